@@ -1,0 +1,1 @@
+"""The encoder in PyTorch: the network and its weights."""

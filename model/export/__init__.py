@@ -1,0 +1,1 @@
+"""Encoder to bundle: graph, storage, parity."""

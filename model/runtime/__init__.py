@@ -1,0 +1,1 @@
+"""All that serving needs of the model; imports neither torch nor transformers."""

@@ -1,0 +1,1 @@
+"""Fine-tuning: data readers, the training loop, reports."""

@@ -1,0 +1,1 @@
+"""FAQ entries, their index and the search over them."""

@@ -1,0 +1,1 @@
+"""One router a module; routes parse, call and shape the answer."""
