@@ -1,0 +1,157 @@
+"""What can go wrong, as types. Knows nothing of HTTP; imports the standard library only.
+
+ServiceError
+├── InvalidInputError       the caller must change the request
+│   ├── EmptyInputError     nothing to work on
+│   ├── InvalidTextError    not text: half a surrogate pair
+│   ├── InputTooLongError   more tokens than the model reads
+│   └── TooManyInputsError  more items than one request may hold
+├── NotFoundError           no such model, collection or entry
+├── PayloadTooLargeError    the body, in bytes
+├── OverloadedError         try again after ``retry_after_s``
+├── UnavailableError        starting, stopping, or a worker has gone
+└── InferenceError          the model failed; the cause is logged, never sent
+
+``code`` is stable: clients, dashboards and metric labels may rely on it. ``message`` is for people and may change.
+"""
+
+from typing import ClassVar
+
+
+class ServiceError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        code: stable name of the kind of error, snake_case.
+        message: for people; names the offending numbers, never quotes the caller's text.
+        index: position of the offending item in the request, from 0; None if it is not about one item.
+        param: the request field at fault; None if it is not about one field.
+        retry_after_s: seconds after which a retry is worth trying; None if a retry cannot help.
+    """
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        index: int | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.index = index
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class InvalidInputError(ServiceError):
+    """The request cannot be served as it stands; sending it again will not help."""
+
+    code = "invalid_input"
+
+
+class EmptyInputError(InvalidInputError):
+    """There is nothing to work on: no items, or an item without any text."""
+
+    code = "empty_input"
+
+
+class InvalidTextError(InvalidInputError):
+    """A string that has no UTF-8 form, such as one holding half of a surrogate pair."""
+
+    code = "invalid_text"
+
+
+class InputTooLongError(InvalidInputError):
+    """One text has more tokens than the model reads, and cutting it was not asked for.
+
+    Attributes:
+        tokens: what the text came to, prompt and special tokens included.
+        limit: what is read at most, prompt and special tokens included.
+        setting: the setting or field that changes the outcome.
+    """
+
+    code = "input_too_long"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tokens: int,
+        limit: int,
+        setting: str,
+        index: int | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message, index=index, param=param)
+        self.tokens = tokens
+        self.limit = limit
+        self.setting = setting
+
+
+class TooManyInputsError(InvalidInputError):
+    """More items than one request may hold.
+
+    Attributes:
+        count: how many were sent.
+        limit: how many are taken at most.
+        setting: the setting that changes the limit.
+    """
+
+    code = "too_many_inputs"
+
+    def __init__(
+        self, message: str, *, count: int, limit: int, setting: str, param: str | None = None
+    ) -> None:
+        super().__init__(message, param=param)
+        self.count = count
+        self.limit = limit
+        self.setting = setting
+
+
+class NotFoundError(ServiceError):
+    """The request names something that is not here."""
+
+    code = "not_found"
+
+
+class PayloadTooLargeError(ServiceError):
+    """The body is larger than the service reads.
+
+    Attributes:
+        limit: bytes taken at most; None if unknown where it is raised.
+        setting: the setting that changes the limit.
+    """
+
+    code = "payload_too_large"
+
+    def __init__(self, message: str, *, limit: int | None = None, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.setting = setting
+
+
+class OverloadedError(ServiceError):
+    """The queue is full; nothing of the request was started, so a retry is safe."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class UnavailableError(ServiceError):
+    """The service is starting or stopping, or a part of it has stopped working."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: float = 5.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class InferenceError(ServiceError):
+    """The model failed on this input. The cause is chained for the log and never sent."""
+
+    code = "inference_failed"
