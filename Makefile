@@ -1,0 +1,89 @@
+# `make serve` and `make test` do their own set-up; `make help` lists the rest.
+#
+#   PYTHON=python3.12     interpreter to build the environments with (default: the first >= 3.11 found)
+#   ARGS='--port 9000'    handed on to `conche serve`
+#   TESTS='tests/model'   what `make test` runs; PYTEST_ARGS='-x -k pool' is handed on to pytest
+#   TORCH_INDEX=URL       package index to take torch from, for instance one of CPU-only builds
+#   UPGRADE=1             `make lock` moves every pin to its newest version
+#
+# An environment is brought up to date when the hash of what it is made from (lock files, pyproject.toml,
+# interpreter, place of the checkout) has no stamp in it; otherwise a target starts at once.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+SERVE_VENV := .venv
+DEV_VENV := .venv-dev
+
+# The first interpreter that runs and is new enough; a pyenv shim without a version behind it does not run.
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
+FOUND := $(shell for p in $(CANDIDATES); do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+INTERPRETER := $(shell [ -z "$(FOUND)" ] || "$(FOUND)" -c 'import sys; print(sys.version, sys.executable)')
+
+key = $(shell { cat $(1) pyproject.toml; echo '$(INTERPRETER) $(CURDIR) $(TORCH_INDEX)'; } | cksum | tr ' ' '-')
+SERVE_STAMP := $(SERVE_VENV)/.ready-$(call key,requirements/build.txt requirements/serve.txt)
+DEV_STAMP := $(DEV_VENV)/.ready-$(call key,requirements/dev.txt requirements/torch.txt)
+
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)$$/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
+
+.PHONY: serve
+serve: setup-serve ## set up what serving needs, then serve on 127.0.0.1:8080 until Ctrl-C
+	@exec $(SERVE_VENV)/bin/conche serve $(ARGS)
+
+.PHONY: test
+test: setup-test ## set up what the tests need, then run them
+	@$(DEV_VENV)/bin/python -m pytest $(PYTEST_ARGS) $(TESTS)
+
+.PHONY: check
+check: setup-test ## lint, formatting, types and import rules
+	$(DEV_VENV)/bin/python -m ruff check .
+	$(DEV_VENV)/bin/python -m ruff format --check .
+	$(DEV_VENV)/bin/python -m mypy
+	$(DEV_VENV)/bin/python $(DEV_VENV)/bin/lint-imports
+
+.PHONY: setup-serve
+setup-serve: $(SERVE_STAMP) ## only the set-up of `make serve`: .venv, without torch
+
+.PHONY: setup-test
+setup-test: $(DEV_STAMP) ## only the set-up of `make test`: .venv-dev, with torch
+
+$(SERVE_STAMP): | require-python
+	@echo "Setting up $(SERVE_VENV) with $(FOUND) (about 260 MB; a minute or so) ..."
+	@"$(FOUND)" -m venv $(SERVE_VENV)
+	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/build.txt -r requirements/serve.txt
+	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@rm -f $(SERVE_VENV)/.ready-* && touch $@
+
+$(DEV_STAMP): | require-python
+	@echo "Setting up $(DEV_VENV) with $(FOUND) (torch included; minutes, not seconds) ..."
+	@"$(FOUND)" -m venv $(DEV_VENV)
+	@$(DEV_VENV)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(DEV_VENV)/bin/python $(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') -r requirements/torch.txt
+	@$(DEV_VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@rm -f $(DEV_VENV)/.ready-* && touch $@
+
+.PHONY: require-python
+require-python:
+	@[ -n "$(FOUND)" ] || { echo "No Python >= 3.11 found (tried: $(CANDIDATES)). Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@"$(FOUND)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(FOUND) has no venv/ensurepip module; on Debian and Ubuntu it is the package python3-venv." >&2; exit 1; }
+
+UV_COMPILE = $(DEV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+
+.PHONY: lock
+lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1: newest versions)
+	$(UV_COMPILE) requirements/build.in -o requirements/build.txt
+	$(UV_COMPILE) pyproject.toml -o requirements/serve.txt
+	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --group dev -c requirements/serve.txt \
+		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
+
+.PHONY: clean
+clean: ## remove both environments and everything else that was generated
+	rm -rf $(SERVE_VENV) $(DEV_VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find model service tests -type d -name __pycache__ -prune -exec rm -rf {} +
