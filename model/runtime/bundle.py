@@ -1,0 +1,275 @@
+"""The bundle: one folder that holds a model and everything known about it.
+
+``model.export`` writes it, the service reads it, and both describe it with the ``Manifest`` below. A bundle
+is whole or it is refused: every file is named in the manifest with its size and digest, and nothing else may
+lie in the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+# One path segment: no separators, no leading dot, so that a manifest cannot name a file outside its folder.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+Task = Literal["embedding", "token-classification"]
+Storage = Literal["float32", "float16", "int8_row", "q4_block32"]
+
+
+class BundleError(Exception):
+    """A bundle that cannot be used.
+
+    Attributes:
+        check: the check that failed, one of a small set of words ("manifest", "files", "size", "sha256",
+            "tokenizer", "graph", "golden", "golden-tokens", "golden-outputs").
+    """
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(f"{check}: {message}")
+        self.check = check
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Architecture(_Part):
+    """The network's hyper-parameters, spelt as in ``config.json``; ``parameters`` counts them all."""
+
+    family: Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
+    hidden_size: int = Field(ge=1)
+    num_hidden_layers: int = Field(ge=0)
+    num_attention_heads: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    max_position_embeddings: int = Field(ge=1)
+    parameters: int = Field(ge=1)
+
+
+class Source(_Part):
+    """Where the weights came from."""
+
+    name: str
+    revision: str | None = None
+    url: str | None = None
+
+
+class StoredPrecision(_Part):
+    """How the weights lie on disk, by group of tensors."""
+
+    embeddings: Storage
+    linear: Storage
+    other: Storage
+
+
+class Precision(_Part):
+    """What the graph computes in, and what it is stored in."""
+
+    compute: Literal["float32"] = "float32"
+    storage: StoredPrecision
+
+
+class FileEntry(_Part):
+    """Digest (lower-case hex) and size in bytes of one file."""
+
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    size: int = Field(ge=0)
+
+
+class Manifest(_Part):
+    """What ``manifest.json`` says. Lengths are in tokens, special tokens included."""
+
+    format_version: Literal[1] = 1
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    task: Task
+    architecture: Architecture
+    source: Source
+    licence: str
+    languages: tuple[str, ...]
+    description: str
+    max_tokens: int = Field(ge=3)
+    pooling: Literal["cls", "mean"] | None = None
+    normalize: bool = False
+    dimensions: int | None = Field(default=None, ge=1)
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+    labels: tuple[str, ...] = ()
+    precision: Precision
+    quality: dict[str, JsonValue] = {}  # measured figures, nested by set, language or label
+    files: dict[str, FileEntry]
+    created: str
+    conche_version: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = []
+        if self.max_tokens > self.architecture.max_position_embeddings:
+            problems.append(
+                f"max_tokens {self.max_tokens} exceeds max_position_embeddings "
+                f"{self.architecture.max_position_embeddings}"
+            )
+        if self.task == "embedding" and (self.pooling is None or self.dimensions is None or self.labels):
+            problems.append("an embedding bundle needs pooling and dimensions and has no labels")
+        if self.task == "token-classification" and not self.labels:
+            problems.append("a token-classification bundle needs labels")
+        if len(set(self.labels)) != len(self.labels):
+            problems.append("labels repeat")
+        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
+            problems.append(f"default_prompt_name {self.default_prompt_name!r} is not among the prompts")
+        bad_names = sorted(
+            name for name in self.files if not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME
+        )
+        if bad_names:
+            problems.append(f"not plain file names: {bad_names}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose manifest and files have been checked.
+
+    Attributes:
+        path: the folder, resolved.
+        manifest: its description.
+        digest: SHA-256 (hex) of ``manifest.json``; as that names every file's digest, it identifies the whole
+            bundle. An index built with one bundle belongs to that digest only.
+    """
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    @classmethod
+    def load(cls, path: Path, *, verify_hashes: bool = True) -> Self:
+        """Read and check the bundle in folder ``path``.
+
+        Args:
+            path: the folder that holds ``manifest.json``.
+            verify_hashes: compare every file's SHA-256 with the manifest; without it only names and sizes.
+
+        Raises:
+            BundleError: names the check ("manifest", "files", "size" or "sha256") and the offending file.
+        """
+        folder = path.resolve()
+        raw = _read_manifest_bytes(folder)
+        manifest = _parse_manifest(raw, folder)
+        _check_names(folder, manifest)
+        for name in sorted(manifest.files):
+            _check_file(folder, name, manifest.files[name], verify_hash=verify_hashes)
+        return cls(path=folder, manifest=manifest, digest=hashlib.sha256(raw).hexdigest())
+
+    def file(self, name: str) -> Path:
+        """Path of a file the manifest names.
+
+        Raises:
+            BundleError: the manifest does not name it (check "files").
+        """
+        if name not in self.manifest.files:
+            raise BundleError("files", f"{self.path.name} has no file {name}")
+        return self.path / name
+
+
+def discover(root: Path) -> list[Path]:
+    """Folders that hold a ``manifest.json``: ``root`` itself, or else its children, by name.
+
+    A root that does not exist holds none. Nothing is read: a broken bundle is found too, and refused on load.
+    """
+    if (root / MANIFEST_NAME).is_file():
+        return [root]
+    if not root.is_dir():
+        return []
+    return sorted(child for child in root.iterdir() if (child / MANIFEST_NAME).is_file())
+
+
+def _read_manifest_bytes(folder: Path) -> bytes:
+    if not folder.is_dir():
+        raise BundleError("manifest", f"{folder} is not a folder")
+    try:
+        return (folder / MANIFEST_NAME).read_bytes()
+    except OSError as error:
+        raise BundleError("manifest", f"cannot read {folder / MANIFEST_NAME}: {error.strerror}") from error
+
+
+def _parse_manifest(raw: bytes, folder: Path) -> Manifest:
+    where = f"{folder.name}/{MANIFEST_NAME}"
+    try:
+        content = json.loads(raw)
+    except ValueError as error:  # a UnicodeDecodeError is one too
+        raise BundleError("manifest", f"{where} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BundleError("manifest", f"{where} is not a JSON object")
+    version = content.get("format_version")
+    # Looked at before the fields: a newer format fails on those too, with a message that would mislead.
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise BundleError(
+            "manifest",
+            f"{where} has format_version {version}, newer than the {FORMAT_VERSION} that this Conche reads; "
+            "update Conche or export the bundle again",
+        )
+    try:
+        return Manifest.model_validate_json(raw)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'manifest'}: {fault['msg']}" for fault in error.errors()
+        )
+        raise BundleError("manifest", f"{where}: {faults}") from error
+
+
+def _check_names(folder: Path, manifest: Manifest) -> None:
+    """Folder and manifest must name the same files.
+
+    Hidden entries are passed over: file managers and volume mounts leave them, and nothing reads them.
+    """
+    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {MANIFEST_NAME}
+    missing = sorted(set(manifest.files) - present)
+    unknown = sorted(present - set(manifest.files))
+    faults = [f"missing {name}" for name in missing] + [f"not in the manifest: {name}" for name in unknown]
+    if faults:
+        raise BundleError("files", f"{folder.name}: " + ", ".join(faults))
+
+
+def _check_file(folder: Path, name: str, entry: FileEntry, *, verify_hash: bool) -> None:
+    path = folder / name
+    where = f"{folder.name}/{name}"
+    if path.is_symlink():
+        _check_link(folder, path)
+    if not path.is_file():
+        raise BundleError("files", f"{where} is not a readable file")
+    size = path.stat().st_size
+    if size != entry.size:
+        raise BundleError("size", f"{where} has {size} bytes, the manifest says {entry.size}")
+    if not verify_hash:
+        return
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != entry.sha256:
+        raise BundleError("sha256", f"{where} has SHA-256 {digest}, the manifest says {entry.sha256}")
+
+
+def _check_link(folder: Path, link: Path) -> None:
+    """Bundles beside each other may share a file; no link may lead elsewhere, nor break when both move."""
+    target = link.readlink()
+    if target.is_absolute():
+        raise BundleError("files", f"{folder.name}/{link.name} is an absolute link ({target})")
+    if not link.resolve().is_relative_to(folder.parent):
+        raise BundleError("files", f"{folder.name}/{link.name} links outside {folder.parent} ({target})")
