@@ -12,7 +12,8 @@ ServiceError
 ├── UnavailableError        starting, stopping, or a worker has gone
 └── InferenceError          the model failed; the cause is logged, never sent
 
-``code`` is stable: clients, dashboards and metric labels may rely on it. ``message`` is for people and may change.
+``code`` is stable: clients, dashboards and metric labels may rely on it. ``message`` is for people and may
+change.
 """
 
 from typing import ClassVar
