@@ -1,0 +1,191 @@
+"""Runs a bundle's graph: padded int64 arrays in, float32 arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from model.runtime.bundle import Bundle, BundleError
+
+GRAPH_NAME = "graph.onnx"
+INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+OUTPUT_NAMES = {
+    "embedding": (
+        "last_hidden_state",
+        "embeddings_cls",
+        "embeddings_mean",
+        "embeddings_cls_normalized",
+        "embeddings_mean_normalized",
+    ),
+    "token-classification": ("logits",),
+}
+_WEIGHTS_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """B texts padded to S tokens; all arrays [B, S] int64.
+
+    Attributes:
+        input_ids: token ids, padded at the end.
+        attention_mask: 1 = token, 0 = padding.
+        token_type_ids: 0 throughout for single texts.
+    """
+
+    input_ids: NDArray[np.int64]
+    attention_mask: NDArray[np.int64]
+    token_type_ids: NDArray[np.int64]
+
+
+def pad_batch(rows: Sequence[NDArray[np.int64]], pad_token_id: int) -> TokenBatch:
+    """Pad ``rows`` ([S_i] int64 each) at the end to the longest.
+
+    Raises:
+        ValueError: no rows, or a row without tokens (its mean over no tokens would not be a number).
+    """
+    if not rows or min(len(row) for row in rows) == 0:
+        raise ValueError("a batch needs at least one row, and every row at least one token")
+    shape = (len(rows), max(len(row) for row in rows))
+    input_ids = np.full(shape, pad_token_id, dtype=np.int64)
+    attention_mask = np.zeros(shape, dtype=np.int64)
+    for index, row in enumerate(rows):
+        input_ids[index, : len(row)] = row
+        attention_mask[index, : len(row)] = 1
+    return TokenBatch(input_ids, attention_mask, np.zeros(shape, dtype=np.int64))
+
+
+class Engine(Protocol):
+    """What runs a graph. One thread at a time calls ``run``; which one does not matter."""
+
+    @property
+    def name(self) -> str:
+        """Of the engine and its version, for logs and ``/info``."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Compute threads in use."""
+        ...
+
+    def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Compute the named outputs, and only those, for ``batch``."""
+        ...
+
+    def close(self) -> None:
+        """Free the model; ``run`` must not be called afterwards."""
+        ...
+
+
+class OnnxRuntimeEngine:
+    """ONNX Runtime on CPU."""
+
+    def __init__(self, bundle: Bundle, *, threads: int) -> None:
+        """Load the graph and its weights.
+
+        Args:
+            bundle: a checked bundle.
+            threads: compute threads, the calling one included; see ``threads.thread_count``.
+
+        Raises:
+            BundleError: the graph cannot be loaded, or has not the inputs and outputs of its task.
+        """
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.threads = threads
+        self.name = f"onnxruntime {ort.__version__}"
+        self._max_tokens = bundle.manifest.max_tokens
+        self._vocab_size = bundle.manifest.architecture.vocab_size
+        self._outputs = OUTPUT_NAMES[bundle.manifest.task]
+        self._session: ort.InferenceSession | None = _load_session(bundle, threads)
+        _check_signature(self._session, bundle)
+
+    def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Compute the named outputs for ``batch``.
+
+        The interpreter lock is free meanwhile. Whether values are finite is for the caller to check.
+
+        Raises:
+            ValueError: arrays that are not [B, S] int64 alike, more than the bundle's ``max_tokens``, ids
+                outside the vocabulary, a mask that is not 0 and 1 or hides a whole row, or an unknown output.
+            RuntimeError: the engine is closed.
+        """
+        if self._session is None:
+            raise RuntimeError("the engine is closed")
+        self._check(batch, outputs)
+        feeds = {name: getattr(batch, name) for name in INPUT_NAMES}
+        arrays = self._session.run(list(outputs), feeds)
+        return dict(zip(outputs, arrays, strict=True))
+
+    def close(self) -> None:
+        """Free the session and its memory. Closing twice is fine."""
+        self._session = None
+
+    def _check(self, batch: TokenBatch, outputs: Sequence[str]) -> None:
+        shape = batch.input_ids.shape
+        for name in INPUT_NAMES:
+            array: NDArray[np.int64] = getattr(batch, name)
+            if array.dtype != np.int64 or array.ndim != 2 or array.shape != shape or array.size == 0:
+                raise ValueError(
+                    f"{name} is {array.dtype} {list(array.shape)}, not int64 [B, S] as input_ids {list(shape)}"
+                )
+        if shape[1] > self._max_tokens:
+            raise ValueError(f"{shape[1]} tokens in a row, the model reads {self._max_tokens}")
+        low, high = int(batch.input_ids.min()), int(batch.input_ids.max())
+        if low < 0 or high >= self._vocab_size:
+            raise ValueError(f"token ids {low} to {high} leave the vocabulary of {self._vocab_size}")
+        if not np.isin(batch.attention_mask, (0, 1)).all():
+            raise ValueError("attention_mask holds values other than 0 and 1")
+        if not batch.attention_mask.any(axis=1).all():
+            raise ValueError("attention_mask hides every token of a row")
+        unknown = [name for name in outputs if name not in self._outputs]
+        if unknown or not outputs:
+            raise ValueError(
+                f"outputs {unknown or 'none'} asked for; the graph has {', '.join(self._outputs)}"
+            )
+
+
+def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Waiting threads sleep. Spinning ones would shave some microseconds off each parallel section, but burn
+    # CPU between requests and whenever one thread lags; on a shared host or under a quota that time is taken
+    # from the event loop and the tokeniser, and a used-up quota stops the process for tens of milliseconds.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Weights are stored as small integers but computed in float32. Left alone, ONNX Runtime takes
+    # "dequantise, multiply" for a request to quantise the activations as well: errors near 0.1 that change
+    # with the batch. With this, the dequantisation is folded into a float32 weight once, at load.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    # Patterns are kept per input shape; with any batch and any length they would only pile up.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3  # errors; they are raised as well
+    # By memory, not by path: ONNX Runtime refuses external data behind links, and bundles may share a table.
+    # It copies what it needs while loading, so the maps are free to go afterwards.
+    names = sorted(name for name in bundle.manifest.files if name.endswith(_WEIGHTS_SUFFIX))
+    weights = [np.memmap(bundle.file(name), dtype=np.uint8, mode="r") for name in names]
+    options.add_external_initializers_from_files_in_memory(
+        names, weights, [array.nbytes for array in weights]
+    )
+    graph = bundle.file(GRAPH_NAME).read_bytes()
+    try:
+        return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exception types derive from Exception alone, one by one
+        raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME}: {error}") from error
+
+
+def _check_signature(session: ort.InferenceSession, bundle: Bundle) -> None:
+    inputs = {node.name: node.type for node in session.get_inputs()}
+    outputs = {node.name: node.type for node in session.get_outputs()}
+    expected_inputs = dict.fromkeys(INPUT_NAMES, "tensor(int64)")
+    expected_outputs = dict.fromkeys(OUTPUT_NAMES[bundle.manifest.task], "tensor(float)")
+    if inputs != expected_inputs or outputs != expected_outputs:
+        raise BundleError(
+            "graph",
+            f"{bundle.path.name}/{GRAPH_NAME} has inputs {inputs} and outputs {outputs}; task "
+            f"{bundle.manifest.task} needs {expected_inputs} and {expected_outputs}",
+        )

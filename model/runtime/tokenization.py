@@ -1,0 +1,192 @@
+"""Text to token ids, with each token's place in the caller's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from model.runtime.bundle import Bundle, BundleError
+
+TOKENIZER_NAME = "tokenizer.json"
+_PAD_TOKENS = ("[PAD]", "<pad>")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedText:
+    """One text as tokens; S tokens, special ones included.
+
+    Attributes:
+        input_ids: [S] int64.
+        offsets: [S, 2] int64, half-open [start, end) in code points of the caller's text, without surrounding
+            white space. (0, 0) for special tokens and for those of a prefix. Neighbours may overlap: a bare
+            word-start mark (SentencePiece) claims the first character of the piece after it.
+        word_ids: [S]; the pre-tokeniser's word number, None for special tokens and for those of a prefix.
+        special: [S] bool; True for tokens added around the text. A special token spelt out inside the text is
+            part of that text.
+        truncated_tokens: how many tokens were cut off; 0 = the whole text is here.
+    """
+
+    input_ids: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    word_ids: list[int | None]
+    special: NDArray[np.bool_]
+    truncated_tokens: int = 0
+
+    def __len__(self) -> int:
+        """Tokens, special ones included."""
+        return len(self.input_ids)
+
+
+class Tokenizer:
+    """A bundle's tokenizer. Never truncates or pads by itself; may be used from several threads at once."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        """Wrap ``tokenizer``, whose own truncation and padding are switched off.
+
+        Raises:
+            ValueError: it declares no padding token.
+        """
+        self.pad_token_id = _pad_token_id(tokenizer)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        """Read the tokenizer that came with the model.
+
+        Raises:
+            BundleError: the bundle has no usable ``tokenizer.json``, or one with more tokens than the model.
+        """
+        loaded = cls.from_file(bundle.file(TOKENIZER_NAME))
+        vocab_size = bundle.manifest.architecture.vocab_size
+        highest_id = max(loaded._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)  # noqa: SLF001
+        if highest_id >= vocab_size:
+            raise BundleError(
+                "tokenizer",
+                f"{bundle.path.name}/{TOKENIZER_NAME} has ids up to {highest_id}, "
+                f"the model's vocabulary ends at {vocab_size - 1}",
+            )
+        return loaded
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Read a ``tokenizer.json``.
+
+        Raises:
+            BundleError: it cannot be read (check "tokenizer").
+        """
+        try:
+            # The library raises bare Exception for a file that it cannot read.
+            return cls(tokenizers.Tokenizer.from_file(str(path)))
+        except Exception as error:
+            raise BundleError("tokenizer", f"{path.parent.name}/{path.name}: {error}") from error
+
+    def tokenize(self, texts: Sequence[str], *, prefix: str = "") -> list[TokenizedText]:
+        """Tokenise each text whole, special tokens added.
+
+        Args:
+            texts: the callers' texts.
+            prefix: put before every text (a prompt such as "query: "); its tokens get offsets (0, 0) and no
+                word, and the other offsets still count from the start of the caller's text.
+
+        Raises:
+            ValueError: a text or the prefix holds half of a surrogate pair, which is no character.
+        """
+        _check_encodable(prefix, "the prefix")
+        for index, text in enumerate(texts):
+            _check_encodable(text, f"text {index}")
+        # The batch call, even for one text, because it lets go of the interpreter lock.
+        encodings = self._tokenizer.encode_batch([prefix + text for text in texts])
+        return [
+            _from_encoding(encoding, text, len(prefix))
+            for encoding, text in zip(encodings, texts, strict=True)
+        ]
+
+    def truncate(self, tokenized: TokenizedText, max_tokens: int) -> TokenizedText:
+        """Cut to ``max_tokens``, from the end of the text; the closing special tokens stay.
+
+        Args:
+            tokenized: any tokenised text; returned as it is if short enough.
+            max_tokens: special tokens included.
+
+        Raises:
+            ValueError: no room for one token between the special ones.
+        """
+        excess = len(tokenized) - max_tokens
+        if excess <= 0:
+            return tokenized
+        first, last = content_range(tokenized)
+        if last - excess <= first:
+            raise ValueError(
+                f"max_tokens {max_tokens} leaves no room beside {tokenized.special.sum()} special tokens"
+            )
+        keep = np.r_[0 : last - excess, last : len(tokenized)]
+        return TokenizedText(
+            input_ids=tokenized.input_ids[keep],
+            offsets=tokenized.offsets[keep],
+            word_ids=[tokenized.word_ids[index] for index in keep],
+            special=tokenized.special[keep],
+            truncated_tokens=tokenized.truncated_tokens + excess,
+        )
+
+
+def content_range(tokenized: TokenizedText) -> tuple[int, int]:
+    """[first, last) of the tokens between the opening and the closing special tokens, a prefix included."""
+    positions = np.flatnonzero(~tokenized.special)
+    if len(positions) == 0:
+        # Nothing but special tokens: an empty range before the closing one.
+        middle = max(len(tokenized) - 1, 0)
+        return middle, middle
+    return int(positions[0]), int(positions[-1]) + 1
+
+
+def _pad_token_id(tokenizer: tokenizers.Tokenizer) -> int:
+    declared = tokenizer.padding
+    if declared is not None:
+        return int(declared["pad_id"])
+    for token in _PAD_TOKENS:
+        token_id = tokenizer.token_to_id(token)
+        if token_id is not None:
+            return token_id
+    raise ValueError(f"no padding token: neither a padding section nor any of {', '.join(_PAD_TOKENS)}")
+
+
+def _check_encodable(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at {error.start}"
+        ) from error
+
+
+def _from_encoding(encoding: tokenizers.Encoding, text: str, prefix_length: int) -> TokenizedText:
+    special = np.array(encoding.special_tokens_mask, dtype=np.bool_)
+    word_ids: list[int | None] = list(encoding.word_ids)
+    offsets = np.zeros((len(word_ids), 2), dtype=np.int64)
+    for index, (raw_start, raw_end) in enumerate(encoding.offsets):
+        if special[index]:
+            continue
+        if prefix_length and raw_end <= prefix_length:
+            word_ids[index] = None
+            continue
+        start, end = max(raw_start - prefix_length, 0), raw_end - prefix_length
+        # Byte-level tokenizers count the space before a word as part of it.
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        offsets[index] = start, end
+    return TokenizedText(
+        input_ids=np.array(encoding.ids, dtype=np.int64),
+        offsets=offsets,
+        word_ids=word_ids,
+        special=special,
+    )
