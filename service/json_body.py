@@ -1,0 +1,70 @@
+"""Strict JSON bodies: announced as JSON, UTF-8, finite numbers, bounded depth; refused before validation."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from service.http_errors import MalformedBodyError, UnsupportedMediaTypeError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_json(body: bytes) -> Any:
+    """The value of a JSON text; half a surrogate pair in a string is kept, for validation to name its index.
+
+    Raises:
+        MalformedBodyError: not UTF-8, not strict JSON (``NaN`` and ``1e999`` included), or nested too deep.
+    """
+    body = body.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        fault = f"the body is not JSON: {error.msg} (character {error.pos})"
+    if _SURROGATE_ESCAPE.search(body):
+        try:
+            # The standard library reads lone surrogates, which orjson refuses without saying in which item.
+            return json.loads(body.decode(), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            pass
+    raise MalformedBodyError(fault)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+class _ParsedRequest(Request):
+    """A request whose JSON was read by ``parse_json``."""
+
+    async def json(self) -> Any:
+        """The body, parsed strictly."""
+        return parse_json(await self.body())
+
+
+class StrictJsonRoute(APIRoute):
+    """A route that checks media type and JSON before FastAPI looks at the body."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """FastAPI's handler, behind the checks."""
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            if self.body_field is None:
+                return await handle(request)
+            media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if media_type != "application/json" and not media_type.endswith("+json"):
+                raise UnsupportedMediaTypeError(
+                    "send the body with the header content-type: application/json"
+                )
+            strict = _ParsedRequest(request.scope, request.receive)
+            # Parsed here, because FastAPI turns whatever goes wrong inside its own reading into a plain 400.
+            parse_json(await strict.body())
+            return await handle(strict)
+
+        return handle_strictly

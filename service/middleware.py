@@ -1,0 +1,291 @@
+"""What surrounds every request, as plain ASGI: id, time limit, disconnects, body limit, access record.
+
+Outermost first: ``StartupErrors`` (start-up only), ``RequestContext``, ``BodyLimit``, then the routes.
+"""
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import PayloadTooLargeError, ServiceError
+from service.http_errors import RequestTimeoutError, error_response
+from service.log_config import request_id_var
+
+logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("service.access")
+
+UNMATCHED = "unmatched"
+CLIENT_GONE = 499  # no answer was sent, because nobody waits for it; nginx's number for that
+
+PROBE_ROUTES = frozenset({"/livez", "/readyz", "/health", "/metrics"})
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_SANE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request, after its answer.
+
+    Attributes:
+        method: one of the usual methods, or "other": callers must not be able to invent metric labels.
+        route: the route's template, or "unmatched".
+        status: the status sent; 499 if the caller had gone.
+        code: the error's code; None if there was none.
+        seconds: from the first byte of the request to the last of the answer, as the application sees them.
+    """
+
+    method: str
+    route: str
+    status: int
+    code: str | None
+    seconds: float
+
+
+class RequestContext:
+    """Give each request an id and a time limit, stop it when its caller goes, and record how it went."""
+
+    def __init__(
+        self, app: ASGIApp, *, timeout_s: float, observe: Callable[[RequestRecord], None], log_probes: bool
+    ) -> None:
+        self._app = app
+        self._timeout_s = timeout_s
+        self._observe = observe
+        self._log_probes = log_probes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_at = time.perf_counter()
+        wanted = Headers(scope=scope).get("x-request-id", "")
+        request_id = wanted if _SANE_ID.fullmatch(wanted) else uuid.uuid4().hex
+        scope["conche.request_id"] = request_id
+        _drop_trailing_slash(scope)
+        token = request_id_var.set(request_id)
+        answer = _Answer(send, request_id)
+        try:
+            await self._run(scope, receive, answer)
+        finally:
+            self._record(scope, answer.status, time.perf_counter() - started_at)
+            request_id_var.reset(token)
+
+    async def _run(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+        caller = _Caller(receive)
+        timer = asyncio.timeout(self._timeout_s)
+        watcher: asyncio.Task[None] | None = None
+        try:
+            async with timer:
+                watcher = asyncio.create_task(caller.stop_when_gone(timer))
+                await self._app(scope, caller.receive, answer)
+        except ClientDisconnect:
+            answer.status = CLIENT_GONE
+        except ServiceError as error:  # raised by a middleware below, outside the router's handlers
+            await answer.fail(scope, error)
+        except Exception as error:  # noqa: BLE001 - the last net: whatever went wrong, the caller gets an answer
+            if caller.gone:
+                answer.status = CLIENT_GONE
+                return
+            await answer.fail(scope, self._judge(error, timer))
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+
+    def _judge(self, error: Exception, timer: asyncio.Timeout) -> ServiceError:
+        if isinstance(error, TimeoutError) and timer.expired():
+            return RequestTimeoutError(
+                f"no answer within {self._timeout_s:g} s; setting CONCHE_LIMITS__REQUEST_SECONDS"
+            )
+        logger.error("unexpected error", exc_info=error)
+        return ServiceError("internal error")
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        error = scope.get("conche.error")
+        record = RequestRecord(
+            method=scope["method"] if scope["method"] in _METHODS else "other",
+            route=getattr(scope.get("route"), "path_format", UNMATCHED),
+            status=status,
+            code=error.code if isinstance(error, ServiceError) else None,
+            seconds=seconds,
+        )
+        self._observe(record)
+        if record.route in PROBE_ROUTES and record.code is None and not self._log_probes:
+            return
+        fields: dict[str, object] = {
+            "method": record.method,
+            "route": record.route,
+            "status": status,
+            "ms": round(seconds * 1000, 2),
+        }
+        if record.code is not None:
+            fields["code"] = record.code
+        access_logger.info("request", extra=fields)
+
+
+class _Caller:
+    """The ``receive`` of one request: notices when nobody waits for the answer any more.
+
+    An ASGI server does not cancel the handler of a closed connection; its texts would stay in the queue.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._body_read = asyncio.Event()
+        self.gone = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self._body_read.set()
+        return message
+
+    async def stop_when_gone(self, timer: asyncio.Timeout) -> None:
+        """End ``timer``, and with it the handler, once the body is read and the connection closed."""
+        await self._body_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        timer.reschedule(asyncio.get_running_loop().time())
+
+
+class _Answer:
+    """The ``send`` of one request: adds the id, and knows whether an answer has begun."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._begun = False
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            self.status = message["status"]
+            MutableHeaders(scope=message)["x-request-id"] = self._request_id
+        await self._send(message)
+
+    async def fail(self, scope: Scope, error: ServiceError) -> None:
+        """Answer with ``error``; if an answer has begun, break the connection instead of completing it.
+
+        Raises:
+            ServiceError: ``error``, so that the server closes the connection: half an answer must not look
+                whole.
+        """
+        scope["conche.error"] = error
+        if self._begun:
+            raise error
+        await error_response(error, self._request_id)(scope, _nothing_more, self)
+
+
+class BodyLimit:
+    """Refuse a body of more than ``limit`` bytes, by its announced length or while it comes in."""
+
+    def __init__(self, app: ASGIApp, *, limit: int, linger_s: float = 2.0) -> None:
+        self._app = app
+        self._limit = limit
+        self._linger_s = linger_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection.
+
+        Raises:
+            PayloadTooLargeError: from the first read that passes the limit, or before any.
+        """
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._limit:
+            if "expect" not in headers:  # else the caller has not sent it yet, and need not
+                await self._discard(receive)
+            raise self._error()
+        received = 0
+
+        async def receive_within_limit() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > self._limit:
+                    await self._discard(receive)
+                    raise self._error()
+            return message
+
+        await self._app(scope, receive_within_limit, send)
+
+    def _error(self) -> PayloadTooLargeError:
+        return PayloadTooLargeError(
+            f"the body is larger than {self._limit} bytes; setting CONCHE_LIMITS__MAX_BODY_BYTES",
+            limit=self._limit,
+            setting="CONCHE_LIMITS__MAX_BODY_BYTES",
+        )
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read on for a moment: closing with bytes unread resets the connection, and the answer is lost."""
+        left = 4 * self._limit
+        try:
+            async with asyncio.timeout(self._linger_s):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            return
+
+
+class StartupErrors:
+    """Say why the start failed in one line; without this the server logs the whole traceback.
+
+    Only errors of the ``expected`` types are shortened: any other is a fault of ours and keeps its traceback.
+    """
+
+    def __init__(self, app: ASGIApp, *, expected: tuple[type[Exception], ...]) -> None:
+        self._app = app
+        self._expected = expected
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything through but the lifespan's failure message."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+        failure: Message | None = None
+
+        async def hold_failure(message: Message) -> None:
+            nonlocal failure
+            if message["type"] == "lifespan.startup.failed":
+                failure = message
+            else:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, hold_failure)
+        except self._expected as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+        except BaseException:
+            if failure is not None:
+                await send(failure)
+            raise
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def _drop_trailing_slash(scope: Scope) -> None:
+    """``/embed/`` is ``/embed``: a redirect would lose scheme, method or key on the way."""
+    path: str = scope["path"]
+    if len(path) > 1 and path.endswith("/"):
+        scope["path"] = path[:-1]
+        raw_path = scope.get("raw_path")
+        if raw_path:
+            scope["raw_path"] = raw_path.removesuffix(b"/")

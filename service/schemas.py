@@ -1,0 +1,207 @@
+"""Request and response bodies.
+
+Fields we do not know are ignored, and null means "not said": clients of other services send both. Limits that
+an operator sets are not here but in ``admission``.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+
+MAX_INT = 2**31 - 1
+
+
+def _as_list(value: object) -> object:
+    """One text is a list of one; pydantic then names the position of whatever is no string."""
+    return [value] if isinstance(value, str) else value
+
+
+Texts = Annotated[
+    list[str],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Field(description="One text, or several."),
+]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_said(cls, body: object) -> object:
+        if isinstance(body, dict):
+            return {name: value for name, value in body.items() if value is not None}
+        return body
+
+
+class EmbedRequest(_Request):
+    """Texts to embed, and how."""
+
+    inputs: Texts
+    pooling: Literal["cls", "mean"] | None = Field(
+        default=None, description="How token vectors become one; as the model was trained, if not said."
+    )
+    normalize: bool = Field(default=True, strict=True, description="Whether vectors get unit length.")
+    prompt_name: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Which of the model's prompts is put before each text; /info lists them. "
+        "`none` for none; the model's default prompt, if not said.",
+    )
+    input_type: str | None = Field(
+        default=None, max_length=200, description="The same as `prompt_name`: `query` or `passage`."
+    )
+    truncate: bool | None = Field(
+        default=None,
+        strict=True,
+        description="Cut a text that is too long, and say so in x-conche-truncated; false refuses it. "
+        "As the server is set, if not said.",
+    )
+    dimensions: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_INT,
+        strict=True,
+        description="Keep this many numbers of each vector (normalised after the cut).",
+    )
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> "EmbedRequest":
+        if (
+            self.prompt_name is not None
+            and self.input_type is not None
+            and self.prompt_name != self.input_type
+        ):
+            raise ValueError("prompt_name and input_type mean the same and must not differ")
+        return self
+
+
+class SearchRequest(_Request):
+    """Questions to look up in the FAQ."""
+
+    query: Texts
+    top_k: int = Field(default=5, ge=1, le=MAX_INT, strict=True, description="Hits per query, at most.")
+    min_score: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        strict=True,
+        allow_inf_nan=False,
+        description="Leave out hits that score less.",
+    )
+
+
+class NerRequest(_Request):
+    """Texts to find entities in."""
+
+    inputs: Texts
+    threshold: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        strict=True,
+        allow_inf_nan=False,
+        description="Leave out entities that score less; the spans of the others do not change.",
+    )
+
+
+class HitBody(BaseModel):
+    """One FAQ entry found."""
+
+    id: str
+    question: str
+    answer: str
+    score: float = Field(ge=0, le=1, description="1 = the same text, 0 = no closer than unrelated texts.")
+
+
+class QueryResult(BaseModel):
+    """What one query found."""
+
+    hits: list[HitBody] = Field(description="Best first.")
+
+
+class SearchResponse(BaseModel):
+    """One result per query, in the order sent."""
+
+    results: list[QueryResult]
+
+
+class EntityBody(BaseModel):
+    """One named entity."""
+
+    start: int = Field(ge=0, description="Index of its first code point in the text sent.")
+    end: int = Field(ge=1, description="Index after its last code point.")
+    text: str = Field(description="Exactly the text from start to end.")
+    label: str
+    score: float = Field(ge=0, le=1)
+
+
+class ReadinessBody(BaseModel):
+    """Whether requests will be served, and if not, why."""
+
+    status: Literal["ready", "not ready"]
+    reasons: list[str] = Field(description="Empty when ready.")
+
+
+class LivenessBody(BaseModel):
+    """The process runs and its event loop turns."""
+
+    status: Literal["alive"] = "alive"
+
+
+class ModelBody(BaseModel):
+    """One loaded bundle."""
+
+    id: str
+    task: str
+    licence: str
+    languages: list[str]
+    max_tokens: int = Field(description="Tokens of one text, special ones and the prompt included.")
+    parameters: int
+    dimensions: int | None
+    pooling: str | None
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    labels: list[str]
+    source: str
+    revision: str | None
+    quality: dict[str, JsonValue]
+
+
+class FaqBody(BaseModel):
+    """The FAQ behind /search."""
+
+    entries: int
+    source: str
+
+
+class InfoResponse(BaseModel):
+    """What this server is and takes."""
+
+    name: Literal["conche"] = "conche"
+    version: str
+    embedding: ModelBody | None
+    ner: ModelBody | None
+    faq: FaqBody | None
+    unavailable: dict[str, str] = Field(description="Routes that cannot be served now, and why.")
+    limits: dict[str, int | float]
+    truncate: bool = Field(description="Whether /embed cuts over-long texts when the request does not say.")
+    threads: int
+
+
+EMBED_EXAMPLES: dict[str, Any] = {
+    "Chinese and English": {"value": {"inputs": ["怎么申请退款？", "How do I get a refund?"]}},
+    "documents to be found": {
+        "value": {"inputs": "Refunds take three working days.", "input_type": "passage", "truncate": True}
+    },
+}
+SEARCH_EXAMPLES: dict[str, Any] = {
+    "Chinese": {"value": {"query": "怎么退货？", "top_k": 3}},
+    "several queries": {
+        "value": {"query": ["How long does delivery take?", "可以开发票吗？"], "min_score": 0.2}
+    },
+}
+NER_EXAMPLES: dict[str, Any] = {
+    "English": {"value": {"inputs": "Ada Lovelace met Charles Babbage in London."}},
+    "Chinese": {"value": {"inputs": ["李娜在北京大学读书。", "华为的总部在深圳。"], "threshold": 0.5}},
+}

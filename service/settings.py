@@ -1,0 +1,357 @@
+"""Everything an operator can set, with its bounds; the source of flags, variables and the README's table.
+
+One class tree is the only list: ``CONCHE_BATCHING__MAX_WAIT_MS``, ``--batching-max-wait-ms`` and one row of
+the table all come from ``BatchingSettings.max_wait_ms``. Read once, by the command that starts the service;
+everything else is handed the values it needs.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+ENV_PREFIX = "CONCHE_"
+NESTED_DELIMITER = "__"
+OFF = "none"
+DEMO = "demo"
+
+# Kubernetes writes these into every pod beside a Service called "conche"; they are not ours.
+_SERVICE_LINK = re.compile(r"CONCHE_SERVICE_(HOST|PORT)(_\w+)?|CONCHE_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
+_SERVICE_LINK_PORT = re.compile(r"(tcp|udp|sctp)://")
+
+
+class InvalidSettingsError(Exception):
+    """The settings cannot be used; the message has one line a fault and names variable and flag."""
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class BatchingSettings(_Group):
+    """How texts of different requests are put together for the model."""
+
+    max_batch_tokens: int = Field(
+        default=4096, ge=16, description="Tokens of one batch, padding counted (rows times longest row)."
+    )
+    max_batch_size: int = Field(default=256, ge=1, description="Texts of one batch.")
+    max_wait_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="How long the oldest text is held back for company; 0 never delays an idle service, "
+        "and batches still form while the model is busy.",
+    )
+    max_queue_tokens: int = Field(
+        default=131_072, ge=1, description="Tokens waiting per model; what does not fit is answered 429."
+    )
+    max_queue_items: int = Field(
+        default=8192, ge=1, description="Texts waiting per model; what does not fit is answered 429."
+    )
+    stall_timeout_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="A model run without progress for this long counts as hung and turns /readyz red.",
+    )
+
+
+class LimitsSettings(_Group):
+    """What one request may ask for."""
+
+    max_inputs: int = Field(default=2048, ge=1, description="Texts of one request.")
+    max_text_characters: int = Field(default=1_000_000, ge=1, description="Characters of one text.")
+    max_total_characters: int = Field(
+        default=4_000_000, ge=1, description="Characters of all texts of one request."
+    )
+    max_body_bytes: int = Field(
+        default=16 * 1024 * 1024,
+        ge=1024,
+        description="Bytes of a request body; a larger one is refused (413).",
+    )
+    max_top_k: int = Field(default=100, ge=1, description="Hits one search may ask for, per query.")
+    request_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="A request not answered by then is answered 503.",
+    )
+
+    @model_validator(mode="after")
+    def _one_text_fits_a_request(self) -> Self:
+        if self.max_text_characters > self.max_total_characters:
+            raise ValueError(
+                f"limits.max_total_characters ({self.max_total_characters}) must be at least "
+                f"limits.max_text_characters ({self.max_text_characters})"
+            )
+        return self
+
+
+class Settings(BaseSettings):
+    """The whole configuration, checked across fields: a wrong one refuses to start rather than to serve."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=NESTED_DELIMITER,
+        env_ignore_empty=True,  # compose files pass ${NAME:-}; empty means "not set"
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+    )
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 for all.")
+    port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    models_dir: Path = Field(default=Path("models"), description="Folder that holds the bundles.")
+    embedding_bundle: str = Field(
+        default="multilingual-e5-small-zh-en",
+        min_length=1,
+        description="Bundle behind /embed and /search: a name in the models folder, or a path; "
+        "`none` for no such routes.",
+    )
+    ner_bundle: str = Field(
+        default="ner-zh-en",
+        min_length=1,
+        description="Bundle behind /ner: a name in the models folder, or a path; `none` for no such route.",
+    )
+    faq_file: str = Field(
+        default=DEMO,
+        min_length=1,
+        description="Questions and answers behind /search (JSONL or CSV); `demo` for the built-in set, "
+        "`none` for none.",
+    )
+    on_bundle_error: Literal["exit", "serve"] = Field(
+        default="exit",
+        description="When a bundle or the FAQ file fails its checks: stop, or serve the rest with "
+        "/readyz red.",
+    )
+    truncate: bool = Field(
+        default=False,
+        description="Whether /embed cuts over-long texts (and says so) when the request does not say; "
+        "else it refuses them.",
+    )
+    threads: Literal["auto"] | int = Field(
+        default="auto",
+        description="Threads of one model run; `auto` follows affinity and the cgroup's CPU quota.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto",
+        description="Log lines for machines or for people; `auto` is text on a terminal, else JSON.",
+    )
+    log_probes: bool = Field(
+        default=False, description="Whether successful probes and scrapes are logged too."
+    )
+    keep_alive_seconds: int = Field(
+        default=65,
+        ge=1,
+        le=3600,
+        description="How long an idle connection is kept; above the usual 60 s of load balancers.",
+    )
+    shutdown_delay_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=300,
+        allow_inf_nan=False,
+        description="After SIGTERM, how long requests are still accepted while /readyz is red already.",
+    )
+    shutdown_grace_seconds: int = Field(
+        default=25,
+        ge=0,
+        le=3600,
+        description="After that, how long requests in work may take before they are cut off.",
+    )
+    batching: BatchingSettings = BatchingSettings()
+    limits: LimitsSettings = LimitsSettings()
+
+    @field_validator("threads")
+    @classmethod
+    def _threads_in_range(cls, threads: Literal["auto"] | int) -> Literal["auto"] | int:
+        if threads != "auto" and not 1 <= threads <= 1024:
+            raise ValueError("must be auto or from 1 to 1024")
+        return threads
+
+    @model_validator(mode="after")
+    def _a_hang_is_found_before_the_caller_gives_up(self) -> Self:
+        if self.limits.request_seconds < self.batching.stall_timeout_seconds:
+            raise ValueError(
+                f"limits.request_seconds ({self.limits.request_seconds:g}) must be at least "
+                f"batching.stall_timeout_seconds ({self.batching.stall_timeout_seconds:g}), "
+                "or a hung model looks like slow requests"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags before variables; a service-link ``CONCHE_PORT=tcp://...`` counts as not set."""
+        del settings_cls, dotenv_settings, file_secret_settings
+
+        def own_variables() -> dict[str, Any]:
+            values = dict(env_settings())
+            if _SERVICE_LINK_PORT.match(str(values.get("port", ""))):
+                del values["port"]
+            return values
+
+        return (init_settings, own_variables)  # type: ignore[return-value]  # a source is any callable giving a dict
+
+    def bundle_path(self, name: str) -> Path:
+        """The folder of bundle ``name``: a path as it stands, a name inside the models folder."""
+        path = Path(name).expanduser()
+        if path.is_absolute() or len(path.parts) > 1:
+            return path
+        return self.models_path() / name
+
+    def models_path(self) -> Path:
+        """The models folder: as set; the default falls back to the one beside the code of a checkout."""
+        checkout = Path(__file__).parents[1] / "models"
+        if "models_dir" not in self.model_fields_set and not self.models_dir.is_dir() and checkout.is_dir():
+            return checkout
+        return self.models_dir.expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting, flattened.
+
+    Attributes:
+        path: field names from the root, such as ("batching", "max_wait_ms").
+        info: pydantic's description of the field.
+    """
+
+    path: tuple[str, ...]
+    info: FieldInfo
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return ENV_PREFIX + NESTED_DELIMITER.join(self.path).upper()
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag."""
+        return "--" + "-".join(self.path).replace("_", "-")
+
+    @property
+    def name(self) -> str:
+        """The flag as a Python name."""
+        return "_".join(self.path)
+
+    @property
+    def default(self) -> str:
+        """The default as an operator would write it."""
+        default = self.info.get_default()
+        if isinstance(default, bool):
+            return str(default).lower()
+        if isinstance(default, float) and default.is_integer():
+            return str(int(default))
+        return str(default)
+
+    @property
+    def values(self) -> str:
+        """What may be written: the words, or the kind of number and its bounds."""
+        return " or ".join(_values(self.info.annotation)) + _bounds(self.info)
+
+
+def options(model: type[BaseModel] = Settings, path: tuple[str, ...] = ()) -> Iterator[Option]:
+    """Every setting below ``model``, in the order of the classes."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from options(info.annotation, (*path, name))
+        else:
+            yield Option((*path, name), info)
+
+
+def load_settings(
+    flags: Mapping[tuple[str, ...], str] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from flags (first) and the process's environment.
+
+    Args:
+        flags: values given on the command line, by the setting's path.
+        environ: searched for misspelt variables; the process's environment by default.
+
+    Raises:
+        InvalidSettingsError: a value out of bounds, values that contradict each other, or an unknown
+            ``CONCHE_`` variable: a typo that is ignored leaves its author believing that the limit is set.
+    """
+    faults = unknown_variables(os.environ if environ is None else environ)
+    if faults:
+        raise InvalidSettingsError("\n".join(faults))
+    values: dict[str, Any] = {}
+    for path, value in (flags or {}).items():
+        level = values
+        for name in path[:-1]:
+            level = level.setdefault(name, {})
+        level[path[-1]] = value
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise InvalidSettingsError("\n".join(_faults(error))) from error
+    except SettingsError as error:
+        raise InvalidSettingsError(str(error)) from error
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """One line for each ``CONCHE_`` variable that no setting reads, with the name it resembles most."""
+    known = [option.variable for option in options()]
+    lines = []
+    for name in sorted(environ):
+        if not name.upper().startswith(ENV_PREFIX) or name.upper() in known or _SERVICE_LINK.fullmatch(name):
+            continue
+        nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.0)
+        lines.append(f"{name}: no such setting; did you mean {nearest[0]}?")
+    return lines
+
+
+def markdown_table() -> str:
+    """The README's table of settings, one row each."""
+    rows = ["| Variable | Flag | Default | Values | Meaning |", "|---|---|---|---|---|"]
+    for option in options():
+        cells = (f"`{option.variable}`", f"`{option.flag}`", f"`{option.default}`", option.values)
+        rows.append("| " + " | ".join((*cells, str(option.info.description))) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _faults(error: ValidationError) -> list[str]:
+    by_path = {option.path: option for option in options()}
+    lines: dict[str, list[str]] = {}
+    for fault in error.errors(include_url=False):
+        path = tuple(str(part) for part in fault["loc"])
+        # A union adds the name of the branch it tried to the path.
+        option = next((by_path[path[:n]] for n in range(len(path), 0, -1) if path[:n] in by_path), None)
+        where = f"{option.variable} ({option.flag}): " if option else ""
+        lines.setdefault(where, []).append(fault["msg"].removeprefix("Value error, "))
+    return [where + "; ".join(messages) for where, messages in lines.items()]
+
+
+def _values(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [f"`{value}`" for value in get_args(annotation)]
+    if get_args(annotation):
+        return [word for part in get_args(annotation) for word in _values(part)]
+    words = {bool: "`true` or `false`", int: "whole number", float: "number", Path: "path", str: "text"}
+    return [words.get(annotation, str(annotation))]
+
+
+def _bounds(info: FieldInfo) -> str:
+    names = ("ge", "gt", "le")
+    bounds = {name: getattr(part, name) for part in info.metadata for name in names if hasattr(part, name)}
+    low = f" from {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}" if "gt" in bounds else ""
+    high = f" to {bounds['le']}" if "le" in bounds else ""
+    return low + high
