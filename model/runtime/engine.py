@@ -131,7 +131,7 @@ class OnnxRuntimeEngine:
             array: NDArray[np.int64] = getattr(batch, name)
             if array.dtype != np.int64 or array.ndim != 2 or array.shape != shape or array.size == 0:
                 raise ValueError(
-                    f"{name} is {array.dtype} {list(array.shape)}, not int64 [B, S] as input_ids {list(shape)}"
+                    f"{name} is {array.dtype} {list(array.shape)}, not int64 [B, S] = {list(shape)}"
                 )
         if shape[1] > self._max_tokens:
             raise ValueError(f"{shape[1]} tokens in a row, the model reads {self._max_tokens}")
