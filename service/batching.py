@@ -1,0 +1,413 @@
+"""DynamicBatcher: work from many callers, run together. asyncio only; no model, no HTTP, no metrics.
+
+How a batch comes about
+    Nothing waits for a timer (unless ``max_wait_s`` asks for it): when a run ends, the next batch is formed
+    from whatever queued meanwhile, so an idle service adds no delay and a busy one fills its batches itself.
+    A batch starts with the oldest item and takes its neighbours in length, because every row is padded to the
+    longest: the budget counts rows x longest row. Younger items may overtake an older one, but only within
+    ``max_overtake_tokens``. That bound is in work and not in seconds: under overload every item would be over
+    any bound in seconds, and grouping by length would stop exactly when it is needed most.
+
+Who gets in
+    The queue is bounded in tokens and in items. A request is admitted or refused as a whole. One larger than
+    half the queue reserves that half and feeds the rest as its own items leave, so that a request of any
+    size can succeed while others still find room beside it. When nothing waits, anything is admitted.
+
+What can break
+    ``run_batch`` raising fails its own batch. Whatever ends the worker task, everyone waiting fails at once,
+    ``healthy`` turns false and later calls are refused. A run that hangs is given up after
+    ``stall_timeout_s`` with the same effect; its thread cannot be killed from here, and recovery takes a new
+    process.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Generic, Self, TypeVar
+
+from service.errors import InferenceError, OverloadedError, UnavailableError
+from service.execution import ExecutionThread, StalledError
+from service.waiting_room import BatchingLimits, Entry, Request, WaitingRoom
+
+__all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher"]
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# A hung run shows no progress in this many waits of stall_timeout_s / _STALL_CHECKS in a row. One long wait
+# would not do: a process that was paused (docker pause, a debugger) comes back with one wait expired.
+_STALL_CHECKS: Final = 4
+_RETRY_AFTER_BOUNDS_S: Final = (1.0, 60.0)
+_THROUGHPUT_SMOOTHING: Final = 0.2  # weight of the newest batch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStats:
+    """One run, as the ``on_batch`` observer sees it.
+
+    Attributes:
+        size: rows.
+        tokens: real tokens.
+        padded_tokens: rows x longest row, >= tokens.
+        queue_seconds: per row, from admission to the start of the run.
+        run_seconds: inside ``run_batch``.
+        failed: ``run_batch`` raised or broke its contract.
+    """
+
+    size: int
+    tokens: int
+    padded_tokens: int
+    queue_seconds: tuple[float, ...]
+    run_seconds: float
+    failed: bool
+
+
+class DynamicBatcher(Generic[Item, Result]):
+    """Runs items of concurrent callers in shared batches; see the module's docstring.
+
+    Belongs to one event loop: every method is called from it.
+
+    Args:
+        run_batch: called in the execution thread with the items of a batch; returns one result for each.
+        length: tokens of an item, >= 0; decides what is batched together.
+        execution: the thread shared with the other batchers of the process.
+        limits: bounds of the queue and of a batch.
+        name: for messages and logs.
+        on_batch: called after each run; what it raises is logged and goes no further.
+    """
+
+    def __init__(
+        self,
+        run_batch: Callable[[Sequence[Item]], Sequence[Result]],
+        *,
+        length: Callable[[Item], int],
+        execution: ExecutionThread,
+        limits: BatchingLimits | None = None,
+        name: str = "model",
+        on_batch: Callable[[BatchStats], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.limits = limits or BatchingLimits()
+        self._run_batch = run_batch
+        self._length = length
+        self._execution = execution
+        self._on_batch = on_batch
+        self._room: WaitingRoom[Item, Result] = WaitingRoom()
+        self._requests: set[Request[Item, Result]] = set()  # admitted and not yet answered
+        self._reserved_items = 0
+        self._reserved_tokens = 0
+        self._wake = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._open = False
+        self._failure: str | None = None
+        self._tokens_per_second: float | None = None
+
+    # -- state, for health and metrics -----------------------------------------------------------------------
+
+    @property
+    def healthy(self) -> bool:
+        """Whether work submitted now would be run."""
+        return self._open and self.failure is None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the batcher stopped working; None if it has not."""
+        return self._failure or self._execution.failure
+
+    @property
+    def queued_items(self) -> int:
+        """Places taken in the queue, out of ``limits.max_queue_items``."""
+        return self._reserved_items
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens taken in the queue, out of ``limits.max_queue_tokens``."""
+        return self._reserved_tokens
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin to take work. Call once, inside the event loop."""
+        if self._worker is not None:
+            raise RuntimeError(f"the batcher of {self.name} was started before")
+        self._open = True
+        self._worker = asyncio.get_running_loop().create_task(self._serve(), name=f"batcher of {self.name}")
+
+    async def close(self, deadline_s: float = 30.0) -> None:
+        """Refuse new work, finish what was admitted, and fail what is left after ``deadline_s``."""
+        self._open = False
+        self._wake.set()
+        if self._worker is None:
+            return
+        done, _ = await asyncio.wait({self._worker}, timeout=deadline_s)
+        if not done:
+            logger.warning("%s: %d requests given up at shutdown", self.name, len(self._requests))
+            self._worker.cancel()
+            await asyncio.wait({self._worker})
+
+    # -- work ------------------------------------------------------------------------------------------------
+
+    async def submit(self, item: Item) -> Result:
+        """Queue one item and wait for its result; raises as ``submit_many``."""
+        return (await self.submit_many([item]))[0]
+
+    async def submit_many(self, items: Sequence[Item]) -> list[Result]:
+        """Queue the items of one request, as a whole, and wait for their results.
+
+        Returns:
+            One result per item, in the order given.
+
+        Raises:
+            OverloadedError: the queue has no room for the request; nothing of it was started.
+            UnavailableError: the batcher is not running, or stopped before the last item ran.
+            InferenceError: ``run_batch`` failed on a batch that held one of the items.
+        """
+        lengths = [self._length(item) for item in items]
+        self._admit(len(items), sum(lengths))
+        if not items:
+            return []
+        request: Request[Item, Result] = Request(items, lengths, asyncio.get_running_loop().create_future())
+        self._requests.add(request)
+        self._feed(request)
+        self._wake.set()
+        try:
+            return await request.future
+        finally:  # answered, failed or cancelled: what it still has waiting is not to be run
+            self._abandon(request)
+            self._requests.discard(request)
+
+    def ensure_room(self, items: int, tokens: int) -> None:
+        """Raise what ``submit_many`` would for a request of this size; cheap, to be asked before tokenising.
+
+        Raises:
+            OverloadedError: the queue has no room.
+            UnavailableError: the batcher is not running.
+        """
+        self._admit(items, tokens)
+
+    # -- admission -------------------------------------------------------------------------------------------
+
+    def _admit(self, items: int, tokens: int) -> None:
+        if not self.healthy:
+            raise UnavailableError(self.failure or f"{self.name} is not accepting work")
+        if not self._reserved_items:
+            return  # whatever its size: with an empty queue a refusal would be for ever
+        limits = self.limits
+        needed_items = self._reserved_items + min(items, limits.share_items)
+        needed_tokens = self._reserved_tokens + min(tokens, limits.share_tokens)
+        if needed_items > limits.max_queue_items or needed_tokens > limits.max_queue_tokens:
+            raise OverloadedError(
+                f"the queue of {self.name} is full: {self._reserved_items} of {limits.max_queue_items} texts "
+                f"and {self._reserved_tokens} of {limits.max_queue_tokens} tokens are waiting",
+                retry_after_s=self._retry_after_s(),
+            )
+
+    def _retry_after_s(self) -> float:
+        """The time the backlog takes at the recent rate, within bounds that suit a Retry-After header."""
+        low, high = _RETRY_AFTER_BOUNDS_S
+        if not self._tokens_per_second:
+            return low
+        backlog = sum(request.waiting_tokens for request in self._requests)
+        return min(max(backlog / self._tokens_per_second, low), high)
+
+    def _feed(self, request: Request[Item, Result]) -> None:
+        """Move upcoming entries into the waiting room as far as the request's share allows."""
+        max_items, max_tokens = self.limits.share_items, self.limits.share_tokens
+        while request.upcoming:
+            entry = request.upcoming[0]
+            fits = len(request.room) < max_items and request.room_tokens + entry.length <= max_tokens
+            if request.room and not fits:
+                break
+            request.upcoming.popleft()
+            self._room.add(entry)
+            request.room[entry.ticket] = entry
+            request.room_tokens += entry.length
+        self._reserve(request)
+
+    def _reserve(self, request: Request[Item, Result]) -> None:
+        """Bring the queue's totals up to what this request has waiting."""
+        items = min(request.waiting_items, self.limits.share_items)
+        tokens = min(request.waiting_tokens, self.limits.share_tokens)
+        self._reserved_items += items - request.reserved_items
+        self._reserved_tokens += tokens - request.reserved_tokens
+        request.reserved_items, request.reserved_tokens = items, tokens
+
+    def _leave(self, entry: Entry[Item, Result]) -> None:
+        """Take an entry out of the waiting room."""
+        request = entry.request
+        self._room.remove(entry)
+        del request.room[entry.ticket]
+        request.room_tokens -= entry.length
+        request.waiting_items -= 1
+        request.waiting_tokens -= entry.length
+
+    def _abandon(self, request: Request[Item, Result]) -> None:
+        """Forget what a request still has waiting, and free its places at once."""
+        for entry in list(request.room.values()):
+            self._leave(entry)
+        self._reserved_items -= request.reserved_items
+        self._reserved_tokens -= request.reserved_tokens
+        request.forget()
+
+    # -- the worker ------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        reason = f"the batcher of {self.name} stopped"
+        try:
+            while await self._work_waits():
+                await self._run(self._form())
+        except asyncio.CancelledError:
+            reason = f"{self.name} is shutting down"
+            raise
+        except StalledError as error:
+            reason = str(error)
+            logger.error("%s", reason)  # noqa: TRY400 - this trace says nothing about the run that hangs
+        except BaseException as error:
+            reason = f"the batcher of {self.name} stopped after {type(error).__name__}"
+            logger.critical("%s", reason, exc_info=True)
+            if not isinstance(error, Exception):
+                raise
+        finally:  # whatever ends this task, nobody is left waiting
+            unanswered = [request for request in self._requests if not request.future.done()]
+            if self._open or unanswered:
+                self._failure = reason
+            self._open = False
+            # The waiting room is thrown away, not emptied: it may be what broke.
+            self._room = WaitingRoom()
+            self._reserved_items = self._reserved_tokens = 0
+            for request in unanswered:
+                request.forget()
+                request.fail(UnavailableError(reason))
+
+    async def _work_waits(self) -> bool:
+        """Wait until a batch is due; False = closing and nothing is left."""
+        while True:
+            if not self._room:
+                if not self._open:
+                    return False
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            left = self._room.oldest.request.admitted_at + self.limits.max_wait_s - time.monotonic()
+            if left <= 0 or not self._open or self._room.tokens >= self.limits.max_batch_tokens:
+                return True
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+
+    def _form(self) -> list[Entry[Item, Result]]:
+        batch = self._room.choose(self.limits)
+        for entry in batch:
+            self._leave(entry)
+        for request in {entry.request for entry in batch}:
+            self._feed(request)
+        return batch
+
+    async def _run(self, batch: list[Entry[Item, Result]]) -> None:
+        """Run one batch in the execution thread and answer its callers, and nobody else."""
+        items = [entry.item for entry in batch]
+        dispatched_at = time.monotonic()
+        run = await self._wait_for(self._execution.submit(lambda: _call(self._run_batch, items)))
+        error = run.error
+        if error is not None and not isinstance(error, Exception):
+            raise error  # SystemExit and its like are meant for the process, not for one caller
+        if error is None and len(run.results) != len(batch):
+            error = RuntimeError(f"{len(run.results)} results for {len(batch)} items")
+        if error is None:
+            for entry, result in zip(batch, run.results, strict=True):
+                entry.request.finish(entry.position, result)
+        else:
+            logger.error("%s failed on a batch of %d", self.name, len(batch), exc_info=error)
+            for request in {entry.request for entry in batch}:
+                failure = InferenceError(f"{self.name} failed on a batch; the log has the cause")
+                failure.__cause__ = error
+                request.fail(failure)
+                self._abandon(request)
+        self._note(batch, run, dispatched_at, failed=error is not None)
+
+    async def _wait_for(self, job: "concurrent.futures.Future[_Run[Result]]") -> "_Run[Result]":
+        """Wait for a job of the execution thread as long as that thread makes progress.
+
+        Raises:
+            StalledError: the job, or the one before it, hangs.
+        """
+        future = asyncio.wrap_future(job)
+        checks_without_progress = 0
+        progress = self._execution.progress
+        try:
+            while checks_without_progress < _STALL_CHECKS:
+                done, _ = await asyncio.wait({future}, timeout=self.limits.stall_timeout_s / _STALL_CHECKS)
+                if done:
+                    return future.result()
+                if self._execution.progress == progress:
+                    checks_without_progress += 1
+                else:  # it waited for its turn behind another model
+                    progress, checks_without_progress = self._execution.progress, 0
+        finally:
+            future.cancel()  # a job given up before it began will not begin
+        reason = f"a run of {self.name} made no progress for {self.limits.stall_timeout_s:g} s"
+        self._execution.give_up(reason)
+        raise StalledError(reason)
+
+    def _note(
+        self, batch: list[Entry[Item, Result]], run: "_Run[Result]", dispatched_at: float, *, failed: bool
+    ) -> None:
+        """Update the throughput and tell the observer."""
+        tokens = sum(entry.length for entry in batch)
+        # From dispatch, not from the start of the run: time spent behind another model is time all the same.
+        rate = tokens / max(run.ended_at - dispatched_at, 1e-6)
+        previous = rate if self._tokens_per_second is None else self._tokens_per_second
+        self._tokens_per_second = previous + _THROUGHPUT_SMOOTHING * (rate - previous)
+        if self._on_batch is None:
+            return
+        stats = BatchStats(
+            size=len(batch),
+            tokens=tokens,
+            padded_tokens=len(batch) * max(entry.length for entry in batch),
+            queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
+            run_seconds=run.ended_at - run.started_at,
+            failed=failed,
+        )
+        try:
+            self._on_batch(stats)
+        except Exception:
+            logger.exception("the batch observer of %s failed", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run(Generic[Result]):
+    """What came of one call of ``run_batch``; times on the monotonic clock."""
+
+    results: Sequence[Result]
+    error: BaseException | None
+    started_at: float
+    ended_at: float
+
+
+def _call(run_batch: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]) -> _Run[Result]:
+    """Call ``run_batch``; what it raises is returned, as a future cannot carry a StopIteration."""
+    started_at = time.monotonic()
+    results: Sequence[Result] = ()
+    error: BaseException | None = None
+    try:
+        results = run_batch(items)
+    except BaseException as raised:  # noqa: BLE001 - judged by the worker
+        error = raised
+    return _Run(results, error, started_at, time.monotonic())

@@ -1,0 +1,636 @@
+"""service.batching: batches, admission, failure and the end, driven by events rather than by time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.batching import BatchingLimits, BatchStats, DynamicBatcher
+from service.errors import InferenceError, OverloadedError, UnavailableError
+from service.execution import ExecutionThread
+from service.waiting_room import Entry, Request, WaitingRoom
+from tests.fakes import HANG_LIMIT_S, FakeModel, Job, settle
+
+
+def _batcher(
+    model: FakeModel, execution: ExecutionThread, limits: BatchingLimits | None = None, **options: object
+) -> DynamicBatcher[Job, int]:
+    return DynamicBatcher(
+        model.run,
+        length=lambda job: job.length,
+        execution=execution,
+        limits=limits or BatchingLimits(),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture
+async def execution() -> AsyncIterator[ExecutionThread]:
+    """The shared thread, ended after the test."""
+    thread = ExecutionThread()
+    yield thread
+    thread.close()
+
+
+def _jobs(lengths: Sequence[int], first: int = 0) -> list[Job]:
+    return [Job(first + position, length) for position, length in enumerate(lengths)]
+
+
+# -- batches ---------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_batcher_runs_a_lone_item_at_once(execution: ExecutionThread) -> None:
+    """No timer: with nothing else to do, waiting for company would be pure delay."""
+    model = FakeModel()
+    async with _batcher(model, execution) as batcher:
+        assert await batcher.submit(Job(7, 3)) == 7
+    assert model.batches == [[Job(7, 3)]]
+
+
+async def test_what_queues_during_a_run_becomes_the_next_batch(execution: ExecutionThread) -> None:
+    """That is the whole of the batching policy: load makes its own batches."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(0, 4)))
+        await model.started()
+        others = [asyncio.create_task(batcher.submit(Job(n, 4))) for n in range(1, 9)]
+        await settle()
+        model.gate.set()
+        assert await asyncio.gather(first, *others) == list(range(9))
+    assert [len(batch) for batch in model.batches] == [1, 8]
+
+
+async def test_a_long_row_does_not_make_short_ones_pay_for_its_length(execution: ExecutionThread) -> None:
+    """In arrival order every other row would be padded from 5 to 500 tokens."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(99, 1)))
+        await model.started()
+        mixed = asyncio.create_task(batcher.submit_many(_jobs([5, 500, 5, 500, 5, 500, 5])))
+        await settle()
+        model.gate.set()
+        assert await mixed == list(range(7))
+        await first
+    assert [{job.length for job in batch} for batch in model.batches] == [{1}, {5}, {500}]
+
+
+async def test_a_row_longer_than_the_budget_runs_alone(execution: ExecutionThread) -> None:
+    """Any text either runs or is refused; one over the budget must not loop for ever."""
+    model = FakeModel()
+    async with _batcher(model, execution, BatchingLimits(max_batch_tokens=16)) as batcher:
+        assert await batcher.submit_many(_jobs([40, 40, 8, 8])) == [0, 1, 2, 3]
+    assert sorted(len(batch) for batch in model.batches) == [1, 1, 2]
+
+
+async def test_with_a_wait_set_a_lone_item_is_held_back_until_the_batch_is_full(
+    execution: ExecutionThread,
+) -> None:
+    """``max_wait_s`` is a choice for those who prefer fuller batches; a full one does not wait."""
+    model = FakeModel()
+    limits = BatchingLimits(max_batch_tokens=8, max_wait_s=HANG_LIMIT_S * 10)
+    async with _batcher(model, execution, limits) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(0, 4)))
+        await settle()
+        assert model.batches == []
+        second = asyncio.create_task(batcher.submit(Job(1, 4)))
+        assert await asyncio.wait_for(asyncio.gather(first, second), HANG_LIMIT_S) == [0, 1]
+    assert [len(batch) for batch in model.batches] == [2]
+
+
+async def test_a_held_back_item_runs_when_it_is_due(execution: ExecutionThread) -> None:
+    """The wait ends by itself, without company."""
+    model = FakeModel()
+    async with _batcher(model, execution, BatchingLimits(max_wait_s=0.001)) as batcher:
+        assert await batcher.submit(Job(3, 1)) == 3
+
+
+async def test_an_empty_request_is_answered_without_a_run(execution: ExecutionThread) -> None:
+    """Callers need no special case."""
+    model = FakeModel()
+    async with _batcher(model, execution) as batcher:
+        assert await batcher.submit_many([]) == []
+    assert model.batches == []
+
+
+def _fill(lengths: Sequence[int]) -> tuple[WaitingRoom[Job, int], list[Entry[Job, int]]]:
+    """A waiting room with one request per length; needs a running loop for the futures."""
+    room: WaitingRoom[Job, int] = WaitingRoom()
+    entries = []
+    for job in _jobs(lengths):
+        request: Request[Job, int] = Request([job], [job.length], asyncio.get_running_loop().create_future())
+        (entry,) = request.upcoming
+        room.add(entry)
+        entries.append(entry)
+    return room, entries
+
+
+LIMITS = st.builds(
+    BatchingLimits,
+    max_batch_tokens=st.integers(1, 200),
+    max_batch_size=st.integers(1, 12),
+    max_overtake_tokens=st.integers(0, 300),
+    max_padding_ratio=st.floats(1.0, 3.0),
+    free_padding_tokens=st.integers(0, 50),
+)
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80), limits=LIMITS)
+@settings(max_examples=150, deadline=None)
+def test_choosing_keeps_budget_and_order(lengths: list[int], limits: BatchingLimits) -> None:
+    """Each batch holds the oldest, keeps every bound, and no one is overtaken from beyond the horizon."""
+
+    async def drain() -> None:
+        room, entries = _fill(lengths)
+        waiting = {entry.ticket: entry for entry in entries}
+        while waiting:
+            batch = room.choose(limits)
+            oldest = min(waiting)
+            assert oldest in {entry.ticket for entry in batch}
+            assert len({entry.ticket for entry in batch}) == len(batch) <= limits.max_batch_size
+            longest = max(entry.length for entry in batch)
+            real = sum(entry.length for entry in batch)
+            padded = longest * len(batch)
+            assert padded <= limits.max_batch_tokens or len(batch) == 1
+            allowed = max(limits.free_padding_tokens, (limits.max_padding_ratio - 1) * real)
+            assert padded - real <= allowed + 1e-9
+            for entry in batch:
+                assert entry.ticket <= oldest + limits.overtake_tokens
+                same_length_left = [
+                    ticket
+                    for ticket, other in waiting.items()
+                    if other.length == entry.length and ticket < entry.ticket
+                ]
+                assert set(same_length_left) <= {entry.ticket for entry in batch}
+            for entry in batch:
+                room.remove(waiting.pop(entry.ticket))
+        assert len(room) == 0
+        assert room.tokens == 0
+
+    asyncio.run(drain())
+
+
+@given(
+    plan=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 40), min_size=1, max_size=30),  # the texts of one request
+            st.integers(0, 3),  # turns of the loop before it is sent
+            st.booleans(),  # whether its caller gives up
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    limits=st.builds(
+        BatchingLimits,
+        max_batch_tokens=st.integers(8, 120),
+        max_batch_size=st.integers(1, 16),
+        max_queue_tokens=st.integers(20, 400),
+        max_queue_items=st.integers(4, 60),
+        max_overtake_tokens=st.integers(0, 200),
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_everyone_gets_their_own_results_whatever_the_interleaving(
+    plan: list[tuple[list[int], int, bool]], limits: BatchingLimits
+) -> None:
+    """Length grouping, splitting, feeding and cancelling must never mix up owners or lose a place."""
+
+    async def play() -> None:
+        model, execution = FakeModel(), ExecutionThread()
+        batcher = _batcher(model, execution, limits)
+        batcher.start()
+
+        async def call(first: int, lengths: list[int], turns: int) -> list[int]:
+            await settle(turns)
+            return await batcher.submit_many(_jobs(lengths, first))
+
+        calls, first = [], 0
+        for lengths, turns, gives_up in plan:
+            task = asyncio.create_task(call(first, lengths, turns))
+            if gives_up:
+                asyncio.get_running_loop().call_later(0, task.cancel)
+            calls.append((task, list(range(first, first + len(lengths)))))
+            first += len(lengths)
+        async with asyncio.timeout(HANG_LIMIT_S):
+            answers = await asyncio.gather(*(task for task, _ in calls), return_exceptions=True)
+        for answer, (_, expected) in zip(answers, calls, strict=True):
+            assert answer == expected or isinstance(answer, OverloadedError | asyncio.CancelledError)
+        assert (batcher.queued_items, batcher.queued_tokens) == (0, 0)
+        await batcher.close()
+        execution.close()
+        for batch in model.batches:
+            padded = len(batch) * max(job.length for job in batch)
+            assert padded <= limits.max_batch_tokens or len(batch) == 1
+            assert len(batch) <= limits.max_batch_size
+        names = [job.name for batch in model.batches for job in batch]
+        assert len(names) == len(set(names))
+
+    asyncio.run(play())
+
+
+# -- admission -------------------------------------------------------------------------------------------
+
+
+async def test_a_request_is_refused_as_a_whole_and_nothing_of_it_runs(execution: ExecutionThread) -> None:
+    """Half a request done is work thrown away, and the retry pays again."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution, BatchingLimits(max_queue_items=4)) as batcher:
+        running = asyncio.create_task(batcher.submit(Job(0, 1)))
+        await model.started()
+        waiting = [asyncio.create_task(batcher.submit(Job(n, 1))) for n in (1, 2, 3)]
+        await settle()
+        with pytest.raises(OverloadedError, match="3 of 4 texts") as refused:
+            await batcher.submit_many(_jobs([1, 1], first=10))
+        assert refused.value.retry_after_s is not None
+        assert refused.value.retry_after_s >= 1
+        model.gate.set()
+        assert await asyncio.gather(running, *waiting) == [0, 1, 2, 3]
+    assert {job.name for batch in model.batches for job in batch} == {0, 1, 2, 3}
+
+
+async def test_the_queue_is_bounded_in_tokens_too(execution: ExecutionThread) -> None:
+    """A few long texts are as much work as many short ones."""
+    model = FakeModel(gate_open=False)
+    limits = BatchingLimits(max_batch_tokens=100, max_queue_tokens=100)
+    async with _batcher(model, execution, limits) as batcher:
+        running = asyncio.create_task(batcher.submit(Job(0, 1)))
+        await model.started()
+        waiting = [asyncio.create_task(batcher.submit(Job(n, 45))) for n in (1, 2)]
+        await settle()
+        assert (batcher.queued_items, batcher.queued_tokens) == (2, 90)
+        with pytest.raises(OverloadedError, match="90 of 100 tokens"):
+            await batcher.submit(Job(3, 20))
+        with pytest.raises(OverloadedError):
+            batcher.ensure_room(1, 20)
+        batcher.ensure_room(1, 10)
+        model.gate.set()
+        await asyncio.gather(running, *waiting)
+
+
+async def test_a_request_larger_than_the_queue_is_fed_as_room_appears(execution: ExecutionThread) -> None:
+    """2,048 texts of 512 tokens are one ordinary OpenAI request; a limit it can never meet is no limit."""
+    model = FakeModel()
+    limits = BatchingLimits(max_queue_items=128, max_queue_tokens=20_000)
+    async with _batcher(model, execution, limits) as batcher:
+        results = await batcher.submit_many(_jobs([512] * 2048))
+    assert results == list(range(2048))
+    assert max(len(batch) for batch in model.batches) == 8
+
+
+async def test_others_find_room_and_their_turn_beside_a_bulk_request(execution: ExecutionThread) -> None:
+    """The bulk request holds half of the queue at most, and its later texts count as younger."""
+    model = FakeModel(gate_open=False)
+    limits = BatchingLimits(
+        max_batch_tokens=16,
+        max_batch_size=4,
+        max_queue_items=16,
+        max_queue_tokens=1000,
+        max_overtake_tokens=0,
+    )
+    async with _batcher(model, execution, limits) as batcher:
+        bulk = asyncio.create_task(batcher.submit_many(_jobs([4] * 400)))
+        await model.started()
+        assert batcher.queued_items == 8
+        small = asyncio.create_task(batcher.submit(Job(1000, 4)))
+        await settle()
+        assert batcher.queued_items == 9
+        model.gate.set()
+        assert await small == 1000
+        assert await bulk == list(range(400))
+    position = next(n for n, batch in enumerate(model.batches) if Job(1000, 4) in batch)
+    assert position <= 1 + 9  # eight places of the bulk request were ahead of it, and the running batch
+
+
+async def test_the_longest_waiting_item_is_in_the_next_batch(execution: ExecutionThread) -> None:
+    """A rare length must not starve behind a stream of common ones."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution, BatchingLimits(max_batch_tokens=64)) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(0, 4)))
+        await model.started()
+        rare = asyncio.create_task(batcher.submit(Job(1, 50)))
+        await settle()
+        common = [asyncio.create_task(batcher.submit(Job(n, 4))) for n in range(2, 40)]
+        await settle()
+        model.gate.set()
+        await asyncio.gather(first, rare, *common)
+    assert Job(1, 50) in model.batches[1]
+
+
+async def test_the_retry_hint_grows_with_the_backlog(execution: ExecutionThread) -> None:
+    """A fixed hint sends everyone back too early when the queue is long."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution, BatchingLimits(max_queue_items=10, max_queue_tokens=10**9))
+    batcher._tokens_per_second = 100.0
+    batcher.start()
+    running = asyncio.create_task(batcher.submit(Job(0, 1)))
+    await model.started()
+    waiting = [asyncio.create_task(batcher.submit(Job(n, 200))) for n in range(1, 11)]
+    await settle()
+    with pytest.raises(OverloadedError) as refused:
+        await batcher.submit(Job(99, 1))
+    assert refused.value.retry_after_s == pytest.approx(20.0)
+    model.gate.set()
+    await asyncio.gather(running, *waiting)
+    await batcher.close()
+
+
+# -- callers that go -------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_caller_is_not_run_and_frees_its_place_at_once(execution: ExecutionThread) -> None:
+    """A closed browser tab must not cost a model run, nor a 429 for someone else."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution, BatchingLimits(max_queue_items=6)) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(0, 1)))
+        await model.started()
+        gone = asyncio.create_task(batcher.submit_many(_jobs([1] * 40, first=100)))
+        stays = asyncio.create_task(batcher.submit(Job(1, 1)))
+        await settle()
+        assert batcher.queued_items == 4
+        gone.cancel()
+        await settle()
+        assert batcher.queued_items == 1
+        model.gate.set()
+        assert await asyncio.gather(first, stays) == [0, 1]
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+    assert [[job.name for job in batch] for batch in model.batches] == [[0], [1]]
+
+
+async def test_a_caller_that_goes_during_the_run_disturbs_no_one(execution: ExecutionThread) -> None:
+    """Its result has no taker; its batch-mates' have."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(0, 1)))
+        await model.started()
+        pair = [asyncio.create_task(batcher.submit(Job(n, 1))) for n in (1, 2)]
+        await settle()
+        first.cancel()
+        model.gate.set()
+        await model.started()
+        pair[0].cancel()
+        assert await pair[1] == 2
+        assert batcher.healthy
+
+
+# -- failures --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), StopIteration(), MemoryError()])
+async def test_a_failing_run_fails_its_own_batch_only(execution: ExecutionThread, error: Exception) -> None:
+    """The next batch is served as if nothing had happened; the cause stays inside."""
+    model = FakeModel()
+    async with _batcher(model, execution) as batcher:
+        model.error = error
+        with pytest.raises(InferenceError) as failed:
+            await batcher.submit(Job(0, 1))
+        assert failed.value.__cause__ is error
+        assert str(error) not in failed.value.message or not str(error)
+        model.error = None
+        assert await batcher.submit(Job(1, 1)) == 1
+        assert batcher.healthy
+
+
+async def test_a_run_with_the_wrong_number_of_results_is_a_failure(execution: ExecutionThread) -> None:
+    """Zipping what there is would hand someone else's result to a caller."""
+    batcher: DynamicBatcher[int, int] = DynamicBatcher(
+        lambda items: items[1:], length=lambda _: 1, execution=execution
+    )
+    async with batcher:
+        with pytest.raises(InferenceError):
+            await batcher.submit(5)
+
+
+async def test_a_failed_batch_takes_the_rest_of_its_request_out_of_the_queue(
+    execution: ExecutionThread,
+) -> None:
+    """The caller has its answer; running what is left would be for nobody."""
+    model = FakeModel()
+    model.error = ValueError("bad")
+    async with _batcher(model, execution, BatchingLimits(max_batch_tokens=4)) as batcher:
+        with pytest.raises(InferenceError):
+            await batcher.submit_many(_jobs([4] * 50))
+        assert (batcher.queued_items, batcher.queued_tokens) == (0, 0)
+    assert len(model.batches) == 1
+
+
+@pytest.mark.parametrize("where", ["choose", "remove"])
+async def test_whatever_ends_the_worker_everyone_fails_at_once(
+    execution: ExecutionThread, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A dead worker behind a green probe answers 429 for ever: the worst failure others have had."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution)
+    batcher.start()
+    running = asyncio.create_task(batcher.submit(Job(0, 1)))
+    await model.started()
+    waiting = [asyncio.create_task(batcher.submit_many(_jobs([1, 2, 3]))) for _ in range(5)]
+    await settle()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(batcher._room, where, broken)
+    model.gate.set()
+    async with asyncio.timeout(HANG_LIMIT_S):
+        answers = await asyncio.gather(running, *waiting, return_exceptions=True)
+    assert answers[0] == 0
+    assert all(isinstance(answer, UnavailableError) for answer in answers[1:])
+    assert not batcher.healthy
+    assert batcher.failure is not None
+    assert "RuntimeError" in batcher.failure
+    with pytest.raises(UnavailableError, match="RuntimeError"):
+        await batcher.submit(Job(9, 1))
+    await batcher.close()
+
+
+async def test_a_killed_worker_task_leaves_nobody_waiting(execution: ExecutionThread) -> None:
+    """Even cancelled from outside, during a run."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution)
+    batcher.start()
+    calls = [asyncio.create_task(batcher.submit(Job(n, 1))) for n in range(3)]
+    await model.started()
+    assert batcher._worker is not None
+    batcher._worker.cancel()
+    async with asyncio.timeout(HANG_LIMIT_S):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(answer, UnavailableError) for answer in answers)
+    assert not batcher.healthy
+    model.gate.set()
+
+
+async def test_a_hung_run_turns_health_red_and_fails_its_callers(execution: ExecutionThread) -> None:
+    """The thread cannot be killed, but nobody has to wait for it."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.02))
+    batcher.start()
+    async with asyncio.timeout(HANG_LIMIT_S):
+        with pytest.raises(UnavailableError, match="no progress"):
+            await batcher.submit(Job(0, 1))
+    assert not batcher.healthy
+    with pytest.raises(UnavailableError, match="no progress"):
+        await batcher.submit(Job(1, 1))
+    model.gate.set()
+    await batcher.close()
+
+
+async def test_a_hang_is_shared_by_all_batchers_of_the_thread(execution: ExecutionThread) -> None:
+    """The other model's work would wait behind the hung run for ever, so it is red as well."""
+    hung, other = FakeModel(gate_open=False), FakeModel()
+    one = _batcher(hung, execution, BatchingLimits(stall_timeout_s=0.02))
+    two = _batcher(other, execution, BatchingLimits(stall_timeout_s=HANG_LIMIT_S * 10))
+    one.start()
+    two.start()
+    first = asyncio.create_task(one.submit(Job(0, 1)))
+    await hung.started()
+    behind = asyncio.create_task(two.submit(Job(1, 1)))
+    async with asyncio.timeout(HANG_LIMIT_S):
+        answers = await asyncio.gather(first, behind, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [UnavailableError, UnavailableError]
+    assert not two.healthy
+    hung.gate.set()
+    await one.close()
+    await two.close()
+    assert other.batches == []
+
+
+async def test_waiting_behind_a_busy_model_is_no_hang() -> None:
+    """Progress of the thread, not the age of the batch, decides."""
+    checked_often = asyncio.Event()
+
+    class Busy(ExecutionThread):
+        checks = 0
+
+        @property
+        def progress(self) -> int:
+            self.checks += 1
+            if self.checks == 12:  # three times as many as it takes to call a run hung
+                checked_often.set()
+            return self.checks
+
+    execution, model = Busy(), FakeModel(gate_open=False)
+    batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.02))
+    batcher.start()
+    call = asyncio.create_task(batcher.submit(Job(5, 1)))
+    await asyncio.wait_for(checked_often.wait(), HANG_LIMIT_S)
+    assert batcher.healthy
+    model.gate.set()
+    assert await call == 5
+    await batcher.close()
+    execution.close()
+
+
+async def test_an_observer_that_fails_cannot_stop_the_worker(execution: ExecutionThread) -> None:
+    """Metrics are worth less than answers."""
+
+    def broken(stats: BatchStats) -> None:
+        raise RuntimeError("metrics")
+
+    model = FakeModel()
+    async with _batcher(model, execution, on_batch=broken) as batcher:
+        assert await batcher.submit(Job(0, 1)) == 0
+        assert await batcher.submit(Job(1, 1)) == 1
+        assert batcher.healthy
+
+
+async def test_the_observer_sees_what_was_run(execution: ExecutionThread) -> None:
+    """Padding counted, failures included: an average over successes only hides the bad minutes."""
+    seen: list[BatchStats] = []
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution, on_batch=seen.append) as batcher:
+        first = asyncio.create_task(batcher.submit(Job(0, 5)))
+        await model.started()
+        pair = asyncio.create_task(batcher.submit_many(_jobs([3, 5])))
+        await settle()
+        model.gate.set()
+        await asyncio.gather(first, pair)
+        model.error = ValueError("bad")
+        with pytest.raises(InferenceError):
+            await batcher.submit(Job(4, 2))
+    assert [(stats.size, stats.tokens, stats.padded_tokens, stats.failed) for stats in seen] == [
+        (1, 5, 5, False),
+        (2, 8, 10, False),
+        (1, 2, 2, True),
+    ]
+    assert all(len(stats.queue_seconds) == stats.size for stats in seen)
+    assert all(stats.run_seconds >= 0 and min(stats.queue_seconds) >= 0 for stats in seen)
+
+
+# -- life ------------------------------------------------------------------------------------------------
+
+
+async def test_closing_finishes_what_was_admitted_and_takes_nothing_new(execution: ExecutionThread) -> None:
+    """A rolling update must not lose a request."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution, BatchingLimits(max_batch_tokens=8, max_queue_items=4))
+    batcher.start()
+    bulk = asyncio.create_task(batcher.submit_many(_jobs([4] * 30)))
+    await model.started()
+    closing = asyncio.create_task(batcher.close(deadline_s=HANG_LIMIT_S))
+    await settle()
+    assert not batcher.healthy
+    with pytest.raises(UnavailableError, match="not accepting"):
+        await batcher.submit(Job(99, 1))
+    model.gate.set()
+    await closing
+    assert await bulk == list(range(30))
+    assert batcher.failure is None
+
+
+async def test_closing_gives_up_after_the_deadline(execution: ExecutionThread) -> None:
+    """Better an error now than a kill later."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution, BatchingLimits(max_batch_tokens=8))
+    batcher.start()
+    bulk = asyncio.create_task(batcher.submit_many(_jobs([4] * 30)))
+    await model.started()
+    await batcher.close(deadline_s=0.0)
+    with pytest.raises(UnavailableError):
+        await bulk
+    model.gate.set()
+    assert len(model.batches) == 1
+
+
+async def test_before_the_start_and_after_the_end_work_is_refused(execution: ExecutionThread) -> None:
+    """Never a wait for a worker that is not there."""
+    batcher = _batcher(FakeModel(), execution)
+    with pytest.raises(UnavailableError):
+        await batcher.submit(Job(0, 1))
+    await batcher.close()
+    batcher = _batcher(FakeModel(), execution)
+    async with batcher:
+        assert batcher.healthy
+    with pytest.raises(UnavailableError):
+        await batcher.submit(Job(0, 1))
+    with pytest.raises(RuntimeError):
+        batcher.start()
+
+
+async def test_every_run_is_on_the_shared_thread(execution: ExecutionThread) -> None:
+    """Neither the event loop nor a second thread ever runs a model."""
+    models = [FakeModel(), FakeModel()]
+    async with _batcher(models[0], execution) as one, _batcher(models[1], execution) as two:
+        await asyncio.gather(*(batcher.submit(Job(n, 1)) for n in range(20) for batcher in (one, two)))
+    assert models[0].threads == models[1].threads == {"conche-inference"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_batch_tokens": 0},
+        {"max_batch_size": 0},
+        {"max_queue_tokens": 0},
+        {"max_queue_items": 0},
+        {"max_wait_s": -1.0},
+        {"free_padding_tokens": -1},
+        {"max_overtake_tokens": -1},
+        {"max_padding_ratio": 0.9},
+        {"stall_timeout_s": 0.0},
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    """Once, where they are held, with the number in the message."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        BatchingLimits(**wrong)  # type: ignore[arg-type]

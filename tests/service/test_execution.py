@@ -1,0 +1,89 @@
+"""service.execution: one thread for all models of a process."""
+
+import threading
+
+import pytest
+
+from service.execution import ExecutionThread, StalledError
+from tests.fakes import HANG_LIMIT_S
+
+
+def test_jobs_run_one_at_a_time_in_order_on_one_thread() -> None:
+    """Two models at once would each take every core; the thread is what keeps them apart."""
+    execution = ExecutionThread("models")
+    seen: list[tuple[int, str]] = []
+    futures = [
+        execution.submit(lambda n=n: seen.append((n, threading.current_thread().name)))  # type: ignore[misc]
+        for n in range(20)
+    ]
+    for future in futures:
+        future.result(HANG_LIMIT_S)
+    execution.close()
+    assert seen == [(n, "models") for n in range(20)]
+
+
+def test_the_thread_survives_what_a_job_raises() -> None:
+    """The waiter gets the error, SystemExit included; the next job runs."""
+    execution = ExecutionThread()
+    for error in (ValueError("no"), SystemExit(3)):
+
+        def fail(error: BaseException = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            execution.submit(fail).result(HANG_LIMIT_S)
+    assert execution.submit(lambda: 7).result(HANG_LIMIT_S) == 7
+    execution.close()
+
+
+def test_progress_stands_still_only_while_a_job_runs() -> None:
+    """A batcher tells a hang from a queue by this count."""
+    execution = ExecutionThread()
+    begun, gate = threading.Event(), threading.Event()
+
+    def job() -> None:
+        begun.set()
+        gate.wait(HANG_LIMIT_S)
+
+    before = execution.progress
+    future = execution.submit(job)
+    assert begun.wait(HANG_LIMIT_S)
+    assert execution.progress == before + 1
+    gate.set()
+    future.result(HANG_LIMIT_S)
+    execution.submit(lambda: None).result(HANG_LIMIT_S)
+    assert execution.progress >= before + 3
+    execution.close()
+
+
+def test_giving_up_fails_the_jobs_behind_the_hung_one_at_once() -> None:
+    """They would wait for ever; and nothing new may join them."""
+    execution = ExecutionThread()
+    begun, gate = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        gate.wait(HANG_LIMIT_S)
+
+    hung = execution.submit(hang)
+    assert begun.wait(HANG_LIMIT_S)
+    behind = execution.submit(lambda: 1)
+    execution.give_up("it hangs")
+    with pytest.raises(StalledError, match="it hangs"):
+        behind.result(HANG_LIMIT_S)
+    with pytest.raises(StalledError):
+        execution.submit(lambda: 2)
+    assert execution.failure == "it hangs"
+    gate.set()
+    hung.result(HANG_LIMIT_S)  # should it end after all, nothing breaks
+
+
+def test_a_hung_job_does_not_keep_the_process_alive() -> None:
+    """A thread that the interpreter joins at exit would turn SIGTERM into a wait for SIGKILL."""
+    execution = ExecutionThread("daemon")
+    execution.submit(lambda: None).result(HANG_LIMIT_S)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "daemon"]
+    assert thread.daemon
+    execution.close()
+    thread.join(HANG_LIMIT_S)
+    assert not thread.is_alive()
