@@ -30,7 +30,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
 
 .PHONY: help
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)$$/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)$$/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-19s %s\n", $$1, $$2}'
 
 .PHONY: serve
 serve: setup-serve ## set up what serving needs, then serve on 127.0.0.1:8080 until Ctrl-C
@@ -82,6 +82,10 @@ lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1
 	$(UV_COMPILE) pyproject.toml -o requirements/serve.txt
 	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --group dev -c requirements/serve.txt \
 		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
+
+.PHONY: env-example
+env-example: setup-test ## write .env.example anew from the settings class
+	$(DEV_VENV)/bin/python deploy/env_example.py >.env.example.new && mv .env.example.new .env.example
 
 .PHONY: clean
 clean: ## remove both environments and everything else that was generated

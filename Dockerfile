@@ -1,0 +1,53 @@
+# Three stages: build what is needed, keep the models apart, put both on a bare base.
+# Nothing here names a registry or a package index; pip and the engine use their own settings.
+ARG PYTHON_IMAGE=python:3.11-slim
+
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /src
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+# Without pip and setuptools: the environment is copied as it is, and nothing is installed into it later.
+RUN python -m venv --without-pip /opt/conche
+COPY requirements/build.txt requirements/serve.txt requirements/
+# Before the code, so that a change of code does not fetch the dependencies anew.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip install --quiet --require-hashes -r requirements/build.txt \
+    && python -m pip --python /opt/conche/bin/python install --quiet --require-hashes -r requirements/serve.txt
+COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY model model
+COPY service service
+RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \
+    && python -m pip --python /opt/conche/bin/python install --quiet --no-deps --no-index /tmp/wheels/*.whl
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="conche" \
+      org.opencontainers.image.description="Sentence embeddings, FAQ search and named entities over HTTP" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# A fixed number, so that file owners of a volume and `runAsUser` in a cluster can name it.
+RUN groupadd --gid 10001 conche \
+    && useradd --uid 10001 --gid conche --no-log-init --home-dir /data --no-create-home --shell /usr/sbin/nologin conche \
+    && install -d -o conche -g conche /data
+COPY models /opt/conche/models
+COPY --from=build /opt/conche /opt/conche
+COPY LICENSE NOTICE /opt/conche/
+# PYTHONDONTWRITEBYTECODE: the root file system may be read-only, and the code came compiled.
+ENV PATH=/opt/conche/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp \
+    CONCHE_HOST=0.0.0.0 \
+    CONCHE_PORT=8080 \
+    CONCHE_MODELS_DIR=/opt/conche/models
+WORKDIR /data
+USER 10001:10001
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# Python and not curl: the slim image has no curl. http.client and not urllib: it heeds no proxy variable.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
+    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['CONCHE_PORT']), timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+# No shell in between: SIGTERM must reach the service itself.
+ENTRYPOINT ["conche"]
+CMD ["serve"]

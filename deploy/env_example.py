@@ -1,0 +1,41 @@
+# ruff: noqa: INP001, T201 - a script that prints
+"""Prints `.env.example`: what `docker compose` reads, with the meaning and default of each variable."""
+
+import textwrap
+
+from service.settings import options
+
+# The image listens on all its addresses, on the port that the compose file publishes, and has its models.
+FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR"}
+
+HEAD = """\
+# Settings of `docker compose`: copy this file to .env and take the # off what is to differ.
+# A variable of the same name in the shell wins over the file. Written by `make env-example`.
+
+# Ports on this machine's loopback.
+#HTTP_PORT=8080
+#PROMETHEUS_PORT=9090
+#GRAFANA_PORT=3000
+
+# The base image that the service's image is built on, the tag it gets, the revision written into its labels.
+#PYTHON_IMAGE=python:3.11-slim
+#IMAGE_TAG=local
+#REVISION=unknown
+
+# The service. Host, port and models folder are the image's own; FAQ files and further bundles go into the
+# volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.
+"""
+
+
+def main() -> None:
+    """Print the whole file."""
+    print(HEAD, end="")
+    for option in options():
+        if option.variable not in FIXED_BY_IMAGE:
+            text = f"# {option.info.description}"
+            lines = textwrap.wrap(text, 108, subsequent_indent="# ", break_on_hyphens=False)
+            print("", *lines, f"#{option.variable}={option.default}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# How the container starts, stops and says that it is broken, tried on the running stack (`docker compose up`).
+#   lifecycle.sh [BASE_URL]     default: http://127.0.0.1:8080; run in the folder of docker-compose.yml
+# Leaves the conche service stopped. Exit 0: everything is as promised.
+set -euo pipefail
+base=${1:-http://127.0.0.1:8080}
+work=$(mktemp -d)
+broken=''
+trap '[ -z "$broken" ] || docker rm -f "$broken" >/dev/null; rm -rf "$work"' EXIT
+fail() { echo "lifecycle: $*" >&2; exit 1; }
+
+container=$(docker compose ps -q conche)
+image=$(docker inspect -f '{{.Image}}' "$container")
+
+# A shell as process 1 would keep SIGTERM to itself.
+process=$(docker compose exec -T conche cat /proc/1/comm)
+case $process in sh | bash | dash) fail "process 1 is $process" ;; esac
+user=$(docker compose exec -T conche id -u)
+[ "$user" = 10001 ] || fail "runs as user $user"
+if docker compose exec -T conche touch /opt/conche/x 2>/dev/null; then fail 'the root file system can be written'; fi
+docker compose exec -T conche touch /data/writable || fail 'the data volume cannot be written'
+if docker compose exec -T conche python -c 'import torch' 2>/dev/null; then fail 'the image has torch'; fi
+echo "lifecycle: process 1 is $process, user $user, read-only root, no torch"
+
+# A request in work when the stop comes is answered, and the stop needs no kill.
+python3 -c 'import json; print(json.dumps({"inputs": [f"第 {i} 句 sentence {i}" for i in range(2048)]}))' >"$work/body.json"
+curl -sS -o "$work/answer.json" -w '%{http_code}' -m 60 -H 'content-type: application/json' \
+  --data-binary @"$work/body.json" "$base/embed" >"$work/status" &
+request=$!
+sleep 1
+start=$SECONDS
+docker compose stop -t 30 conche >/dev/null 2>&1
+took=$((SECONDS - start))
+wait "$request" || fail 'the request in work lost its connection'
+[ "$(cat "$work/status")" = 200 ] || fail "the request in work got $(cat "$work/status"): $(head -c 300 "$work/answer.json")"
+vectors=$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' "$work/answer.json")
+[ "$vectors" = 2048 ] || fail "the request in work got $vectors vectors"
+code=$(docker inspect -f '{{.State.ExitCode}}' "$container")
+case $code in 0 | 143) ;; *) fail "exit code $code after $took s" ;; esac
+[ "$took" -lt 30 ] || fail "the stop took $took s"
+echo "lifecycle: stop took $took s, exit code $code, the request of 2048 texts was answered whole"
+
+# One byte changed in a bundle: refused at start, or, if told to serve the rest, not ready and so unhealthy.
+cp -R models "$work/models"
+chmod -R a+rX "$work"
+manifest=$(find "$work/models" -name manifest.json | sort | head -n 1)
+python3 - "$(dirname "$manifest")/tokenizer.json" <<'PY'
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+data = bytearray(path.read_bytes())
+data[len(data) // 2] ^= 1
+path.write_bytes(data)
+PY
+set +e
+docker run --rm --read-only --tmpfs /tmp -v "$work/models:/opt/conche/models:ro" "$image" >"$work/refusal" 2>&1
+code=$?
+set -e
+[ "$code" -ne 0 ] || fail 'a changed bundle was served'
+grep -q sha256 "$work/refusal" || fail "the refusal names no check: $(tail -n 3 "$work/refusal")"
+broken=$(docker run -d --read-only --tmpfs /tmp -v "$work/models:/opt/conche/models:ro" -e CONCHE_ON_BUNDLE_ERROR=serve \
+  --health-start-period 1s --health-interval 2s --health-retries 2 "$image")
+for _ in $(seq 60); do
+  state=$(docker inspect -f '{{.State.Health.Status}}' "$broken")
+  [ "$state" != unhealthy ] || break
+  sleep 1
+done
+[ "$state" = unhealthy ] || fail "health is $state with a changed bundle"
+echo "lifecycle: a bundle with one byte changed is refused (exit $code), or unhealthy with CONCHE_ON_BUNDLE_ERROR=serve"

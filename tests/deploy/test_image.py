@@ -1,0 +1,166 @@
+"""Dockerfile, .dockerignore and docker-compose.yml: what they promise, read from the files themselves."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import options
+
+ROOT = Path(__file__).parents[2]
+FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR"}
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions with their arguments, continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines if line)]
+
+
+def final_stage() -> list[tuple[str, str]]:
+    """The instructions of the image that is shipped."""
+    start = max(n for n, (name, _) in enumerate(instructions()) if name == "FROM")
+    return instructions()[start:]
+
+
+def argument(name: str) -> str:
+    """The argument of the one instruction ``name`` of the final stage."""
+    (value,) = [rest for found, rest in final_stage() if found == name]
+    return value
+
+
+def test_dockerfile_is_read_by_any_builder() -> None:
+    """A syntax line fetches a front end from a registry before anything else."""
+    assert not re.match(r"#\s*syntax\s*=", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+
+
+def test_process_one_is_the_service() -> None:
+    """With a shell as process 1 SIGTERM never arrives, and every stop ends in a kill."""
+    assert json.loads(argument("ENTRYPOINT")) == ["conche"]
+    assert json.loads(argument("CMD")) == ["serve"]
+    assert argument("STOPSIGNAL") == "SIGTERM"
+
+
+def test_image_runs_as_a_numbered_user() -> None:
+    """A cluster's `runAsNonRoot` accepts numbers only."""
+    user, group = argument("USER").split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+
+
+def test_health_check_runs_what_the_image_has() -> None:
+    """A check by curl stays red for ever where there is no curl."""
+    command = json.loads(argument("HEALTHCHECK").partition("CMD ")[2])
+    assert command[:2] == ["python", "-c"]
+    compile(command[2], "health check", "exec")
+    assert "'/readyz'" in command[2]
+
+
+def test_image_installs_by_hash_what_serving_needs() -> None:
+    """What was tested is what is shipped, and torch is no part of it."""
+    runs = " ".join(rest for name, rest in instructions() if name == "RUN")
+    assert runs.count("--require-hashes") == 2
+    assert "dev.txt" not in runs
+    assert "torch" not in runs
+
+
+def test_build_context_holds_only_what_is_copied() -> None:
+    """Environments, data and history would make every build slow and every image leak."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = {
+        source
+        for name, rest in instructions()
+        if name == "COPY" and "--from=" not in rest
+        for source in rest.split()[:-1]
+    }
+    assert "*" in lines
+    assert copied == allowed
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_container_is_hardened(name: str) -> None:
+    """Taken over, a container can neither write its files nor gain rights; it is reached from here only."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["restart"] == "unless-stopped"
+    assert service["pids_limit"] > 0
+    assert "privileged" not in service
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_mounts_are_named_volumes_or_read_only(name: str) -> None:
+    """A container writes into its own volume and not into the checkout."""
+    for mount in SERVICES[name]["volumes"]:
+        source = mount.partition(":")[0]
+        if source.startswith("./"):
+            assert mount.endswith(":ro")
+            assert (ROOT / source).exists()
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+def test_start_order_waits_for_health() -> None:
+    """Started is not ready: Prometheus waits for the service, Grafana for Prometheus."""
+    healthy = {"condition": "service_healthy"}
+    assert SERVICES["prometheus"]["depends_on"] == {"conche": healthy}
+    assert SERVICES["grafana"]["depends_on"] == {"prometheus": healthy}
+    assert all("healthcheck" in SERVICES[name] for name in ("prometheus", "grafana"))
+
+
+def test_stop_waits_for_requests_in_work() -> None:
+    """The engine's kill must not come before the service's own deadline."""
+    defaults = {
+        option.variable: float(option.default) for option in options() if "SHUTDOWN" in option.variable
+    }
+    assert len(defaults) == 2
+    assert int(SERVICES["conche"]["stop_grace_period"].removesuffix("s")) > sum(defaults.values())
+
+
+def test_images_are_pinned() -> None:
+    """`latest` is another program every month."""
+    for service in SERVICES.values():
+        assert re.search(r":[^:]*\d|:\$\{IMAGE_TAG:-local\}$", service["image"])
+        assert "latest" not in service["image"]
+
+
+def test_every_setting_reaches_the_container() -> None:
+    """A setting that compose does not hand through is one that the README promises in vain."""
+    expected = [option.variable for option in options() if option.variable not in FIXED_BY_IMAGE]
+    assert SERVICES["conche"]["environment"] == expected
+
+
+def test_image_fixes_address_port_and_models() -> None:
+    """These three belong to the image: what it publishes and where it put the bundles."""
+    environment = dict(item.split("=", 1) for item in argument("ENV").split())
+    assert environment["CONCHE_HOST"] == "0.0.0.0"
+    assert SERVICES["conche"]["ports"][0].endswith(":" + environment["CONCHE_PORT"])
+    assert argument("EXPOSE") == environment["CONCHE_PORT"]
+    assert environment.keys() >= FIXED_BY_IMAGE
+
+
+def test_env_example_is_what_the_settings_say() -> None:
+    """`make env-example` writes the file; a setting added without it is undocumented."""
+    script = [sys.executable, "deploy/env_example.py"]
+    env = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    printed = subprocess.run(script, cwd=ROOT, capture_output=True, check=True, env=env).stdout.decode()
+    assert (ROOT / ".env.example").read_text(encoding="utf-8") == printed
+
+
+def test_env_example_names_every_variable_of_the_compose_file() -> None:
+    """And none that it does not read."""
+    used = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
+    used |= set(SERVICES["conche"]["environment"])
+    example = (ROOT / ".env.example").read_text(encoding="utf-8")
+    assert set(re.findall(r"^#([A-Z_]+)=", example, re.MULTILINE)) == used
