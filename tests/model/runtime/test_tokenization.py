@@ -1,0 +1,195 @@
+"""Offsets are code points of the caller's text, whatever the tokenizer does to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as RawTokenizer
+
+from model.runtime.bundle import Bundle, BundleError
+from model.runtime.tokenization import TokenizedText, Tokenizer
+from tests.bundles import refresh_manifest, tiny_tokenizer, write_tiny_ner_bundle
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    """The tiny bundles' one."""
+    return Tokenizer(tiny_tokenizer())
+
+
+def byte_level() -> Tokenizer:
+    """As RoBERTa: bytes as characters, and the space before a word is part of its token."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {piece: index for index, piece in enumerate(["<s>", "<pad>", "</s>", *alphabet, "ĠP", "ar"])}
+    raw = RawTokenizer(models.BPE(vocabulary, [("Ġ", "P"), ("a", "r")]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False)
+    raw.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return Tokenizer(raw)
+
+
+def sentence_piece() -> Tokenizer:
+    """As XLM-R with one token per Han character: a bare word-start mark stands before a Han character."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁T", *"TimCook在北京。,"]
+    raw = RawTokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
+    raw.normalizer = normalizers.NFKC()
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(prepend_scheme="always"),
+            pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated"),
+        ]
+    )
+    raw.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return Tokenizer(raw)
+
+
+TOKENIZERS = [lambda: Tokenizer(tiny_tokenizer()), byte_level, sentence_piece]
+
+
+def slices(text: str, tokenized: TokenizedText) -> list[str]:
+    """What each token covers."""
+    return [text[start:end] for start, end in tokenized.offsets.tolist()]
+
+
+def test_offsets_count_code_points_behind_emoji(tokenizer: Tokenizer) -> None:
+    """Neither bytes nor UTF-16 units: a client slices its own string with them."""
+    text = "🙂 北京"
+    (tokenized,) = tokenizer.tokenize([text])
+    assert tokenized.offsets.tolist() == [[0, 0], [0, 1], [2, 3], [3, 4], [0, 0]]
+    assert tokenized.special.tolist() == [True, False, False, False, True]
+    assert tokenized.word_ids == [None, 0, 1, 2, None]
+    assert tokenized.input_ids.dtype == np.int64
+
+
+def test_spaces_that_belong_to_a_token_are_not_in_its_offsets() -> None:
+    """Byte-level tokenizers count the space before a word as part of it; a span would begin with it."""
+    text = "in Paris"
+    (tokenized,) = byte_level().tokenize([text])
+    assert "Par" in "".join(slices(text, tokenized))
+    assert all(part == part.strip() for part in slices(text, tokenized))
+
+
+def test_prefix_tokens_have_no_place_in_the_text(tokenizer: Tokenizer) -> None:
+    """A prompt must not move offsets, nor be found as an entity."""
+    text = "Tim Cook"
+    (plain,) = tokenizer.tokenize([text])
+    (prefixed,) = tokenizer.tokenize([text], prefix="query: ")
+    extra = len(prefixed) - len(plain)
+    assert extra == 2
+    assert prefixed.offsets[1 : 1 + extra].tolist() == [[0, 0]] * extra
+    assert prefixed.word_ids[1 : 1 + extra] == [None] * extra
+    assert not prefixed.special[1 : 1 + extra].any()
+    assert prefixed.offsets[1 + extra :].tolist() == plain.offsets[1:].tolist()
+
+
+def test_a_token_across_the_prefix_border_keeps_its_part_of_the_text(tokenizer: Tokenizer) -> None:
+    """A prompt without a space at its end runs into the text."""
+    (tokenized,) = tokenizer.tokenize(["ris x"], prefix="Pa")
+    assert tokenized.offsets.tolist() == [[0, 0], [0, 3], [4, 5], [0, 0]]
+
+
+@given(
+    text=st.text(alphabet="Tim Cook在北京。,é\u0301\ufeff\u200b\u00ad\t\r\n🙂👍🏽ﬁ①Ａ", max_size=30),
+    which=st.integers(0, 2),
+)
+def test_offsets_stay_inside_the_text_and_in_order(text: str, which: int) -> None:
+    """Windows and spans rely on it; normalisers that drop or split characters must not break it."""
+    for prefix in ("", "query: "):
+        (tokenized,) = TOKENIZERS[which]().tokenize([text], prefix=prefix)
+        starts = [start for start, end in tokenized.offsets.tolist() if start < end]
+        assert starts == sorted(starts)
+        for start, end in tokenized.offsets.tolist():
+            assert 0 <= start <= end <= len(text)
+
+
+@given(texts=st.lists(st.text(alphabet="Tim Cook在北京", max_size=10), max_size=5))
+def test_a_text_is_tokenised_alike_alone_and_among_others(texts: list[str]) -> None:
+    """No padding and no truncation leak from one text into another."""
+    tokenizer = Tokenizer(tiny_tokenizer())
+    for text, tokenized in zip(texts, tokenizer.tokenize(texts), strict=True):
+        (alone,) = tokenizer.tokenize([text])
+        assert alone.input_ids.tolist() == tokenized.input_ids.tolist()
+        assert tokenized.truncated_tokens == 0
+
+
+def test_settings_saved_in_the_file_neither_cut_nor_pad() -> None:
+    """Many published files carry a truncation to 128; it would silently lose text."""
+    raw = tiny_tokenizer()
+    raw.enable_truncation(max_length=4)
+    raw.enable_padding(pad_id=3, length=50)
+    tokenizer = Tokenizer(raw)
+    (tokenized,) = tokenizer.tokenize(["hello " * 10])
+    assert len(tokenized) == 12
+    assert tokenizer.pad_token_id == 3
+
+
+def test_half_a_surrogate_pair_is_named_with_its_text(tokenizer: Tokenizer) -> None:
+    """The library's own message does not say what is wrong."""
+    with pytest.raises(ValueError, match=r"text 1 holds half of a surrogate pair \(U\+D83D\) at 2"):
+        tokenizer.tokenize(["fine", "a \ud83d"])
+
+
+def test_truncation_keeps_the_closing_special_token_and_counts(tokenizer: Tokenizer) -> None:
+    """A model has never seen a text without its end mark; the caller is told what is missing."""
+    (whole,) = tokenizer.tokenize(["hello world hello world"])
+    cut = tokenizer.truncate(whole, 4)
+    assert cut.input_ids.tolist() == [*whole.input_ids[:3].tolist(), int(whole.input_ids[-1])]
+    assert (len(cut), cut.truncated_tokens) == (4, 2)
+    assert cut.word_ids == [None, 0, 1, None]
+    assert cut.special.tolist() == [True, False, False, True]
+    assert tokenizer.truncate(cut, 3).truncated_tokens == 3
+    assert tokenizer.truncate(whole, 6) is whole
+
+
+def test_truncation_to_nothing_is_refused(tokenizer: Tokenizer) -> None:
+    """Two special tokens alone would be one vector for every text."""
+    (whole,) = tokenizer.tokenize(["hello world"])
+    with pytest.raises(ValueError, match="no room"):
+        tokenizer.truncate(whole, 2)
+
+
+def test_special_tokens_spelt_out_in_a_text_are_text(tokenizer: Tokenizer) -> None:
+    """They keep their offsets, and truncation cuts there like anywhere."""
+    text = "hello [SEP] world"
+    (tokenized,) = tokenizer.tokenize([text])
+    assert slices(text, tokenized) == ["", "hello", "[SEP]", "world", ""]
+    assert tokenized.special.tolist() == [True, False, False, False, True]
+    assert len(tokenizer.truncate(tokenized, 4)) == 4
+
+
+def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:
+    """Zero would be a guess, and a wrong one for models that count positions from the padding id."""
+    RawTokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(BundleError, match="no padding token"):
+        Tokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_an_unreadable_tokenizer_fails_its_check(tmp_path: Path) -> None:
+    """The library raises bare exceptions here."""
+    folder = write_tiny_ner_bundle(tmp_path / "tiny")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    refresh_manifest(folder)
+    with pytest.raises(BundleError) as caught:
+        Tokenizer.from_bundle(Bundle.load(folder))
+    assert caught.value.check == "tokenizer"
+    assert "tiny/tokenizer.json" in str(caught.value)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+    """Its last ids would fall outside the word table, at some request later."""
+    folder = write_tiny_ner_bundle(tmp_path / "tiny")
+    raw = tiny_tokenizer()
+    raw.add_tokens(["brandnewword"])
+    raw.save(str(folder / "tokenizer.json"))
+    refresh_manifest(folder)
+    with pytest.raises(BundleError, match="vocabulary ends at"):
+        Tokenizer.from_bundle(Bundle.load(folder))
