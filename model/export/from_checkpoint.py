@@ -1,0 +1,100 @@
+"""From a published checkpoint to what a bundle is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from tokenizers import Tokenizer
+
+from model.encoder.weights import LoadReport, load_encoder, load_token_classifier
+from model.export.writer import BundleContents, ExportError, Family
+from model.runtime.bundle import Source, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from model.encoder.checkpoint import Checkpoint
+
+UNKNOWN_LICENCE: Final = "LicenseRef-unknown"
+_NOTICES: Final = ("LICENSE*", "LICENCE*", "NOTICE*")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What whoever exports may decide against, or in place of, the checkpoint.
+
+    Attributes:
+        name: Of the bundle.
+        task: None = tagging for a checkpoint with labels, embedding for any other.
+        pooling: None = as the checkpoint says, else the mean.
+        normalize: None = as the checkpoint says.
+        licence: None = as the checkpoint's card says.
+        languages: None = as the checkpoint's card says.
+        description: None = one made from source and task.
+    """
+
+    name: str
+    task: Task | None = None
+    pooling: Literal["cls", "mean"] | None = None
+    normalize: bool | None = None
+    licence: str | None = None
+    languages: Sequence[str] | None = None
+    description: str | None = None
+
+
+def contents_of(checkpoint: Checkpoint, choices: Choices) -> tuple[BundleContents, LoadReport]:
+    """Load a checkpoint's weights and gather what it says of itself.
+
+    Returns:
+        What ``write_bundle`` takes, and what became of the checkpoint's tensors.
+
+    Raises:
+        CheckpointError: The weights do not fit, or the task is one that the checkpoint is not for.
+        ExportError: The tokeniser is broken.
+    """
+    task = choices.task or ("token-classification" if checkpoint.labels else "embedding")
+    load = load_token_classifier if task == "token-classification" else load_encoder
+    loaded, report = load(checkpoint)
+    try:
+        tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json())
+    except ValueError as error:
+        raise ExportError(f"{checkpoint.tokenizer_file}: {error}") from error
+    source = Source(
+        name=checkpoint.name,
+        revision=checkpoint.revision,
+        url=f"https://huggingface.co/{checkpoint.hub_id}" if checkpoint.hub_id else None,
+    )
+    licence = choices.licence or checkpoint.licence or UNKNOWN_LICENCE
+    normalize = checkpoint.normalize if choices.normalize is None else choices.normalize
+    contents = BundleContents(
+        name=choices.name,
+        model=loaded,
+        family=cast("Family", checkpoint.family),
+        tokenizer=tokenizer,
+        source=source,
+        licence=licence,
+        languages=tuple(checkpoint.languages if choices.languages is None else choices.languages),
+        description=choices.description or f"{checkpoint.name}, exported for {task}",
+        max_tokens=checkpoint.max_tokens,
+        pooling=choices.pooling or checkpoint.pooling or "mean" if task == "embedding" else None,
+        normalize=normalize,
+        prompts=checkpoint.prompts,
+        default_prompt_name=checkpoint.default_prompt_name,
+        notices=_notices(checkpoint, source, licence),
+    )
+    return contents, report
+
+
+def _notices(checkpoint: Checkpoint, source: Source, licence: str) -> dict[str, str]:
+    """The checkpoint's own licence texts, and a line saying where the weights are from."""
+    notices = {
+        path.name: path.read_text(encoding="utf-8", errors="replace")
+        for pattern in _NOTICES
+        for path in sorted(checkpoint.path.glob(pattern))
+        if path.is_file()
+    }
+    revision = f", revision {source.revision}" if source.revision else ""
+    origin = f"{source.name}{f' ({source.url})' if source.url else ''}{revision}"
+    notices.setdefault("NOTICE", f"Weights and tokeniser: {origin}. Licence: {licence}.\n")
+    return notices

@@ -1,0 +1,423 @@
+"""Writes bundles: everything is made and checked in a hidden folder, which then takes the bundle's name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from model.encoder.heads import TokenClassifier
+from model.export import golden
+from model.export.graph import (
+    WORD_TABLE,
+    GraphModule,
+    attach_weights,
+    trace,
+)
+from model.export.parity import ParityReport, grid, measure_parity
+from model.export.storage import (
+    EncodedTensor,
+    Encoding,
+    StoredArray,
+    encode,
+    read_header,
+    read_tensors,
+    write_safetensors,
+)
+from model.runtime.bundle import (
+    MANIFEST_NAME,
+    Architecture,
+    Bundle,
+    FileEntry,
+    Manifest,
+    Precision,
+    Source,
+    StoredPrecision,
+)
+from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
+from model.runtime.golden import check_golden
+from model.runtime.tokenization import Tokenizer as RuntimeTokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+    from model.encoder.config import EncoderConfig
+    from model.encoder.encoder import Encoder
+
+EMBEDDINGS_FILE: Final = "embeddings.safetensors"
+ENCODER_FILE: Final = "encoder.safetensors"
+GRAPH_FILE: Final = "graph.onnx"
+TOKENIZER_FILE: Final = "tokenizer.json"
+PARITY_FILE: Final = "parity.json"
+GOLDEN_FILE: Final = "golden.json"
+_TABLES: Final = (WORD_TABLE, "embeddings.position.weight", "embeddings.token_type.weight")
+
+Family = Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
+
+
+class ExportError(RuntimeError):
+    """A bundle that cannot be written; nothing was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleContents:
+    """All that a bundle is made from.
+
+    Attributes:
+        name: Of the bundle.
+        model: In float32; an encoder makes an embedding bundle, a token classifier a tagging one.
+        family: Of checkpoints that the weights come from.
+        tokenizer: As the model was trained with; its truncation and padding are dropped.
+        source: Where the weights are from.
+        licence: SPDX identifier of the weights' licence.
+        languages: Codes such as ``zh``.
+        description: One sentence.
+        max_tokens: Longest input, special tokens included.
+        pooling: What an embedding bundle answers with unless asked otherwise.
+        normalize: Whether its vectors are scaled to length one unless asked otherwise.
+        prompts: Text put before an input, by name.
+        default_prompt_name: The prompt used unless another is asked for.
+        notices: Further text files by name, such as ``LICENSE``.
+        quality: Measured figures.
+    """
+
+    name: str
+    model: Encoder | TokenClassifier
+    family: Family
+    tokenizer: Tokenizer
+    source: Source
+    licence: str
+    languages: Sequence[str]
+    description: str
+    max_tokens: int
+    pooling: Literal["cls", "mean"] | None = None
+    normalize: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    notices: Mapping[str, str] = field(default_factory=dict)
+    quality: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> EncoderConfig:
+        """Of the encoder, whichever model it is in."""
+        model = self.model
+        return model.encoder.config if isinstance(model, TokenClassifier) else model.config
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """In logit order; none for an embedding model."""
+        return self.model.labels if isinstance(self.model, TokenClassifier) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBundle:
+    """What came of an export.
+
+    Attributes:
+        path: The bundle's folder.
+        manifest: As written.
+        parity: The graph against PyTorch.
+        fidelity: Least cosine of the stored weights' answers to the original ones', by output.
+    """
+
+    path: Path
+    manifest: Manifest
+    parity: ParityReport
+    fidelity: dict[str, float]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all files, shared ones included."""
+        return sum(entry.size for entry in self.manifest.files.values())
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def _no_progress(_stage: str, _done: int, _total: int) -> None:
+    pass
+
+
+def write_bundle(
+    contents: BundleContents,
+    target: Path,
+    *,
+    storage: Encoding = "float32",
+    share_embeddings_of: Path | None = None,
+    overwrite: bool = False,
+    progress: Progress = _no_progress,
+) -> WrittenBundle:
+    """Write a bundle, or nothing.
+
+    Args:
+        contents: The model and what is known about it. The model's weights are replaced by what the bundle
+            stores.
+        target: The bundle's folder.
+        storage: How the word table and the linear layers are stored; the rest is float32.
+        share_embeddings_of: A bundle beside ``target`` with the very same embedding tables: they are linked
+            to, not written again, whatever ``storage`` says.
+        overwrite: Replace ``target`` if it exists.
+        progress: Told the stage, and how many of its steps are done.
+
+    Returns:
+        What was written, with the checks' figures.
+
+    Raises:
+        ExportError: ``target`` exists, or the tables to share differ.
+        ParityError: The graph misses its tolerance.
+        FidelityError: The storage is too coarse for this model.
+        StorageError: A weight cannot be stored so.
+        BundleError: The finished bundle does not pass the checks that the service runs.
+    """
+    if target.exists() and not overwrite:
+        raise ExportError(f"{target} exists; choose another folder or ask to overwrite it")
+    with _folder_beside(target) as folder:
+        tensors = _encode(contents, storage)
+        shared = _shared_tables(contents, share_embeddings_of, target) if share_embeddings_of else None
+        if shared is not None:
+            tensors = {**tensors, **shared}
+        stored = _store(folder, tensors, share_embeddings_of if shared is not None else None)
+
+        traced = GraphModule.of(contents.model)
+        progress("tracing the graph", 0, 1)
+        graph = attach_weights(trace(traced), list(tensors.values()), stored)
+        (folder / GRAPH_FILE).write_bytes(graph.SerializeToString(deterministic=True))
+        progress("tracing the graph", 1, 1)
+
+        tokenizer = type(contents.tokenizer).from_str(contents.tokenizer.to_str())
+        _declare_padding(tokenizer, contents.config.pad_token_id)
+        (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+        tokenizer.no_padding()
+        for file, text in contents.notices.items():
+            (folder / file).write_text(text, encoding="utf-8")
+
+        golden_texts = golden.tokenise(tokenizer, contents.max_tokens)
+        before = golden.run_each(traced, golden_texts)
+        traced.load({name: tensor.decode() for name, tensor in tensors.items()})
+        after = golden.run_each(traced, golden_texts)
+        cosines = golden.fidelity(before, after)
+        golden.raise_if_unfaithful(cosines)
+        _write_json(folder / GOLDEN_FILE, golden.as_json(golden_texts, after))
+
+        _write_manifest(folder, _manifest(contents, tensors, folder))
+        parity = _measure(traced, folder, contents.max_tokens, progress)
+        parity.raise_if_missed()
+        _write_json(folder / PARITY_FILE, {**parity.as_json(), "cosine_to_original_weights": cosines})
+        manifest = _manifest(contents, tensors, folder)
+        _write_manifest(folder, manifest)
+        _accept(folder)
+        _take_name(folder, target)
+    return WrittenBundle(target, manifest, parity, cosines)
+
+
+def read_bundle_weights(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Read a bundle's weights back, for example to train from them.
+
+    Args:
+        path: The bundle's folder.
+
+    Returns:
+        float32 arrays by the name of our encoder's parameter (a tagger's head is ``classifier.``...).
+
+    Raises:
+        BundleError: The bundle is damaged.
+        StorageError: A weight file is not one of ours.
+    """
+    bundle = Bundle.load(path)
+    return {
+        tensor.name: tensor.decode()
+        for file in (EMBEDDINGS_FILE, ENCODER_FILE)
+        for tensor in read_tensors(bundle.file(file))
+    }
+
+
+def record_quality(path: Path, quality: Mapping[str, Any]) -> Manifest:
+    """Write measured figures into a bundle's manifest, in place of those of the same names.
+
+    Raises:
+        BundleError: The bundle is damaged.
+    """
+    manifest = Bundle.load(path).manifest
+    updated = Manifest.model_validate(
+        {**manifest.model_dump(mode="json"), "quality": {**manifest.quality, **quality}}
+    )
+    _write_manifest(path, updated)
+    return updated
+
+
+@contextmanager
+def _folder_beside(target: Path) -> Iterator[Path]:
+    """A new folder beside the target, so that a rename suffices at the end; gone if the export fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    folder.chmod(0o755)  # mkdtemp makes it private; the service may run as another user
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take_name(folder: Path, target: Path) -> None:
+    """Give the finished folder the target's name; an old bundle stays until the new one is in place."""
+    if not target.exists():
+        folder.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    target.rename(old / target.name)
+    try:
+        folder.rename(target)
+    except OSError:
+        (old / target.name).rename(target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _encode(contents: BundleContents, storage: Encoding) -> dict[str, EncodedTensor]:
+    """Encode each parameter; only the word table and the encoder's matrices are worth rounding."""
+    encoded: dict[str, EncodedTensor] = {}
+    for name, parameter in GraphModule.of(contents.model).parameters().items():
+        weights = parameter.detach().numpy().astype(np.float32)
+        is_matrix = name.startswith("layers.") and weights.ndim == 2
+        encoding: Encoding = storage if is_matrix or name == WORD_TABLE else "float32"
+        encoded[name] = encode(name, weights, encoding, gathered=name == WORD_TABLE)
+    return encoded
+
+
+def _shared_tables(contents: BundleContents, other: Path, target: Path) -> dict[str, EncodedTensor]:
+    """Read another bundle's tables, if they are this model's to the bit."""
+    if other.resolve().parent != target.parent.resolve():
+        raise ExportError(f"{other} must lie beside {target}, since the link between them is relative")
+    tables = {tensor.name: tensor for tensor in read_tensors(Bundle.load(other).file(EMBEDDINGS_FILE))}
+    own = {
+        name: parameter.detach().numpy()
+        for name, parameter in GraphModule.of(contents.model).parameters().items()
+        if name in _TABLES
+    }
+    if tables.keys() != own.keys():
+        raise ExportError(f"{other.name} has other tables: {sorted(tables)} instead of {sorted(own)}")
+    different = [name for name in own if not np.array_equal(tables[name].decode(), own[name])]
+    if different:
+        raise ExportError(f"{', '.join(different)} differ from those of {other.name}: they cannot be shared")
+    return tables
+
+
+def _store(
+    folder: Path, tensors: Mapping[str, EncodedTensor], shared: Path | None
+) -> dict[str, tuple[str, StoredArray]]:
+    tables = [tensor for name, tensor in tensors.items() if name in _TABLES]
+    rest = [tensor for name, tensor in tensors.items() if name not in _TABLES]
+    if shared is None:
+        write_safetensors(folder / EMBEDDINGS_FILE, tables)
+    else:
+        (folder / EMBEDDINGS_FILE).symlink_to(Path("..") / shared.resolve().name / EMBEDDINGS_FILE)
+    write_safetensors(folder / ENCODER_FILE, rest)
+    return {
+        name: (file, place)
+        for file in (EMBEDDINGS_FILE, ENCODER_FILE)
+        for name, place in read_header(folder / file)[0].items()
+    }
+
+
+def _declare_padding(tokenizer: Tokenizer, pad_token_id: int) -> None:
+    """Say which token pads, and drop what else the file may say: the service cuts and pads by itself."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    token = tokenizer.id_to_token(pad_token_id)
+    if token is None:
+        raise ExportError(f"the tokenizer has no token {pad_token_id}, which the model pads with")
+    tokenizer.enable_padding(pad_id=pad_token_id, pad_token=token)
+
+
+def _measure(traced: GraphModule, folder: Path, max_tokens: int, progress: Progress) -> ParityReport:
+    cases = grid(max_tokens)
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        progress("comparing the graph with PyTorch", done, len(cases))
+
+    bundle = Bundle.load(folder)
+    with closing(OnnxRuntimeEngine(bundle, threads=os.cpu_count() or 1)) as engine:
+
+        def run(feeds: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float32]]:
+            return engine.run(TokenBatch(**feeds), traced.outputs)
+
+        return measure_parity(traced, run, cases=cases, progress=count)
+
+
+def _accept(folder: Path) -> None:
+    """Run the checks that the service runs at start."""
+    bundle = Bundle.load(folder)
+    with closing(OnnxRuntimeEngine(bundle, threads=os.cpu_count() or 1)) as engine:
+        check_golden(bundle, RuntimeTokenizer.from_bundle(bundle), engine)
+
+
+def _manifest(contents: BundleContents, tensors: Mapping[str, EncodedTensor], folder: Path) -> Manifest:
+    config = contents.config
+    is_tagger = bool(contents.labels)
+    encodings = {
+        "embeddings": tensors[WORD_TABLE].encoding,
+        "linear": next(
+            (t.encoding for name, t in tensors.items() if name.endswith("query.weight")), "float32"
+        ),
+        "other": "float32",
+    }
+    return Manifest(
+        name=contents.name,
+        task="token-classification" if is_tagger else "embedding",
+        architecture=Architecture(
+            family=contents.family,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            intermediate_size=config.intermediate_size,
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            parameters=sum(int(np.prod(tensor.shape)) for tensor in tensors.values()),
+        ),
+        source=contents.source,
+        licence=contents.licence,
+        languages=tuple(contents.languages),
+        description=contents.description,
+        max_tokens=contents.max_tokens,
+        pooling=None if is_tagger else contents.pooling,
+        normalize=contents.normalize and not is_tagger,
+        dimensions=None if is_tagger else config.hidden_size,
+        prompts=dict(contents.prompts),
+        default_prompt_name=contents.default_prompt_name,
+        labels=contents.labels,
+        precision=Precision(storage=StoredPrecision.model_validate(encodings)),
+        quality=dict(contents.quality),
+        files={path.name: _entry(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST_NAME},
+        created=datetime.now(UTC).date().isoformat(),
+        conche_version=version("conche"),
+    )
+
+
+def _entry(path: Path) -> FileEntry:
+    with path.open("rb") as file:
+        return FileEntry(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=path.stat().st_size)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    partial = folder / f".{MANIFEST_NAME}"
+    partial.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    partial.replace(folder / MANIFEST_NAME)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
