@@ -212,10 +212,7 @@ class Settings(BaseSettings):
 
     def bundle_path(self, name: str) -> Path:
         """The folder of bundle ``name``: a path as it stands, a name inside the models folder."""
-        path = Path(name).expanduser()
-        if path.is_absolute() or len(path.parts) > 1:
-            return path
-        return self.models_path() / name
+        return Path(name).expanduser() if "/" in name else self.models_path() / name
 
     def models_path(self) -> Path:
         """The models folder: as set; the default falls back to the one beside the code of a checkout."""

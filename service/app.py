@@ -1,0 +1,69 @@
+"""``create_app``: routers, middleware, error handlers, lifespan. Wiring only."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import metadata
+
+from fastapi import FastAPI
+
+from service.http_errors import install_error_handlers
+from service.lifespan import Services, StartupError, open_services
+from service.metrics import Metrics
+from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
+from service.routes import docs, embed, health, info, metrics, ner, search
+from service.settings import Settings
+
+OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
+
+DESCRIPTION = "Sentence embeddings, FAQ search and named entities in Chinese and English, from one process."
+
+
+def create_app(settings: Settings, *, services: OpenServices = open_services) -> FastAPI:
+    """The application; nothing is loaded before its lifespan begins.
+
+    Args:
+        settings: read once, by the caller.
+        services: opens what the routes need; tests pass fakes.
+    """
+    registry = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with services(settings, registry) as opened:
+            app.state.services = opened
+            yield
+
+    app = FastAPI(
+        title="Conche",
+        description=DESCRIPTION,
+        version=metadata.version("conche"),
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages fetch their scripts from a CDN; ours does not
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.settings = settings
+    app.state.metrics = registry
+    install_error_handlers(app)
+    for module in (embed, search, ner, health, info, metrics, docs):
+        app.include_router(module.router)
+
+    def observe(record: RequestRecord) -> None:
+        registry.observe_request(
+            method=record.method,
+            route=record.route,
+            status=record.status,
+            code=record.code,
+            seconds=record.seconds,
+        )
+
+    # Added last = outermost.
+    app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes)
+    app.add_middleware(
+        RequestContext,
+        timeout_s=settings.limits.request_seconds,
+        observe=observe,
+        log_probes=settings.log_probes,
+    )
+    app.add_middleware(StartupErrors, expected=(StartupError,))
+    return app

@@ -1,0 +1,151 @@
+"""``conche embed | search | ner``: one answer per text as a JSON line, in this process, without a server."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import click
+import orjson
+
+from service.admission import TextLimits
+from service.cli.options import MODEL_SETTINGS, read_settings, settings_flags
+from service.errors import ServiceError
+from service.lifespan import Services, StartupError, open_services
+from service.log_config import configure_logging
+from service.metrics import Metrics
+from service.schemas import EmbedRequest
+from service.settings import OFF, Settings
+
+Answers = Callable[[Services, list[str]], Awaitable[Sequence[dict[str, Any]]]]
+
+# Lines of standard input answered together: enough to fill batches, few enough that output flows.
+_GROUP: Final = 256
+
+_texts = click.argument("texts", nargs=-1, required=True, metavar="TEXT...|-")
+
+
+@click.command()
+@_texts
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="How token vectors become one.")
+@click.option("--prompt-name", help="The model's prompt to put before each text; `none` for none.")
+@click.option("--truncate", is_flag=True, help="Cut texts that are too long instead of refusing them.")
+@click.option("--dimensions", type=click.IntRange(min=1), help="Keep this many numbers of each vector.")
+@settings_flags(MODEL_SETTINGS)
+def embed(
+    texts: tuple[str, ...],
+    pooling: str | None,
+    prompt_name: str | None,
+    dimensions: int | None,
+    *,
+    truncate: bool,
+    **flags: str | None,
+) -> None:
+    """Embed each TEXT, or with - each line of standard input; one JSON line each."""
+    request = {"pooling": pooling, "prompt_name": prompt_name, "dimensions": dimensions, "truncate": truncate}
+
+    async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
+        if services.embedder is None:
+            raise services.absence("/embed")
+        body = EmbedRequest.model_validate({"inputs": group, **request})
+        options = body.options(services.embedder.manifest, truncate_unless_said=truncate)
+        result = await services.embedder.embed(group, options)
+        return [
+            {"text": text, "tokens": tokens, "tokens_cut": cut, "embedding": vector}
+            for text, tokens, cut, vector in zip(
+                group, result.tokens, result.truncated, result.vectors, strict=True
+            )
+        ]
+
+    _answer_all(texts, read_settings({**flags, "ner_bundle": OFF, "faq_file": OFF}), answer)
+
+
+@click.command()
+@_texts
+@click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True, help="Hits per query.")
+@click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits that score less.")
+@settings_flags(MODEL_SETTINGS)
+def search(texts: tuple[str, ...], top_k: int, min_score: float | None, **flags: str | None) -> None:
+    """Look up each TEXT, or with - each line of standard input, in the FAQ; one JSON line each."""
+
+    async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
+        if services.searcher is None:
+            raise services.absence("/search")
+        found = await services.searcher.search(group, top_k=top_k, min_score=min_score)
+        return [
+            {
+                "query": text,
+                "hits": [
+                    {"id": hit.id, "question": hit.question, "answer": hit.answer, "score": hit.score}
+                    for hit in hits
+                ],
+            }
+            for text, hits in zip(group, found, strict=True)
+        ]
+
+    _answer_all(texts, read_settings({**flags, "ner_bundle": OFF}), answer)
+
+
+@click.command()
+@_texts
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), default=0.0, help="Leave out entities that score less."
+)
+@settings_flags(MODEL_SETTINGS)
+def ner(texts: tuple[str, ...], threshold: float, **flags: str | None) -> None:
+    """Find the named entities of each TEXT, or with - of each line of standard input; one JSON line each."""
+
+    async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
+        if services.tagger is None:
+            raise services.absence("/ner")
+        tagged = await services.tagger.tag(group, threshold=threshold)
+        return [
+            {
+                "text": text,
+                "entities": [
+                    {
+                        "start": found.start,
+                        "end": found.end,
+                        "text": found.text,
+                        "label": found.label,
+                        "score": found.score,
+                    }
+                    for found in result.entities
+                ],
+            }
+            for text, result in zip(group, tagged, strict=True)
+        ]
+
+    _answer_all(texts, read_settings({**flags, "embedding_bundle": OFF, "faq_file": OFF}), answer)
+
+
+def _answer_all(texts: tuple[str, ...], settings: Settings, answer: Answers) -> None:
+    configure_logging("warning", "text")
+    try:
+        asyncio.run(_run(texts, settings, answer))
+    except (StartupError, ServiceError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers) -> None:
+    limits = TextLimits(_GROUP + len(texts), settings.limits.max_text_characters, sys.maxsize)
+    async with open_services(settings, Metrics()) as services:
+        lines = _read(texts)
+        while group := list(islice(lines, _GROUP)):
+            limits.admit(group, param="texts")
+            for record in await answer(services, group):
+                sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            sys.stdout.buffer.flush()
+
+
+def _read(texts: tuple[str, ...]) -> Iterator[str]:
+    """The arguments; for ``-`` the lines of standard input that hold anything, in UTF-8."""
+    for text in texts:
+        if text != "-":
+            yield text
+            continue
+        for line in sys.stdin.buffer:
+            decoded = line.decode("utf-8-sig", errors="surrogateescape").strip("\r\n")
+            if decoded.strip():
+                yield decoded

@@ -1,0 +1,72 @@
+"""Typed FastAPI dependencies: hand routes the objects that the app and its lifespan hold."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from service.admission import TextLimits
+from service.faq.search import FaqSearcher
+from service.inference import Embedder, EntityTagger
+from service.lifespan import Services
+from service.metrics import Metrics
+from service.settings import Settings
+
+
+def get_settings(request: Request) -> Settings:
+    """What the app was created with."""
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+def get_services(request: Request) -> Services:
+    """What the lifespan opened."""
+    services: Services = request.app.state.services
+    return services
+
+
+def get_metrics(request: Request) -> Metrics:
+    """The app's registry."""
+    metrics: Metrics = request.app.state.metrics
+    return metrics
+
+
+SettingsDep = Annotated[Settings, Depends(get_settings)]
+ServicesDep = Annotated[Services, Depends(get_services)]
+MetricsDep = Annotated[Metrics, Depends(get_metrics)]
+
+
+def get_limits(settings: SettingsDep) -> TextLimits:
+    """What one request may bring."""
+    limits = settings.limits
+    return TextLimits(limits.max_inputs, limits.max_text_characters, limits.max_total_characters)
+
+
+def get_embedder(services: ServicesDep) -> Embedder:
+    """The embedder.
+
+    Raises:
+        NoModelError, ModelFailedError: there is none, with the reason.
+    """
+    if services.embedder is None:
+        raise services.absence("/embed")
+    return services.embedder
+
+
+def get_tagger(services: ServicesDep) -> EntityTagger:
+    """The entity tagger; raises as ``get_embedder``."""
+    if services.tagger is None:
+        raise services.absence("/ner")
+    return services.tagger
+
+
+def get_searcher(services: ServicesDep) -> FaqSearcher:
+    """The FAQ search; raises as ``get_embedder``."""
+    if services.searcher is None:
+        raise services.absence("/search")
+    return services.searcher
+
+
+LimitsDep = Annotated[TextLimits, Depends(get_limits)]
+EmbedderDep = Annotated[Embedder, Depends(get_embedder)]
+TaggerDep = Annotated[EntityTagger, Depends(get_tagger)]
+SearcherDep = Annotated[FaqSearcher, Depends(get_searcher)]

@@ -1,0 +1,49 @@
+"""``GET /info``: what this server is and takes."""
+
+from importlib import metadata
+
+from fastapi import APIRouter
+
+from model.runtime.bundle import Manifest
+from service.dependencies import ServicesDep, SettingsDep
+from service.routes.both_methods import get_and_head
+from service.schemas import FaqBody, InfoResponse, ModelBody
+
+router = APIRouter(tags=["server"])
+
+
+@get_and_head(router, "/info", response_model=InfoResponse)
+async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
+    """Describe the models, the FAQ and the limits in force."""
+    limits: dict[str, int | float] = settings.limits.model_dump()
+    return InfoResponse(
+        version=metadata.version("conche"),
+        embedding=None if services.embedder is None else _model(services.embedder.manifest),
+        ner=None if services.tagger is None else _model(services.tagger.manifest),
+        faq=None
+        if services.searcher is None
+        else FaqBody(entries=len(services.searcher.index), source=services.faq_source),
+        unavailable={route: absence.reason for route, absence in services.absences.items()},
+        limits=limits | settings.batching.model_dump(),
+        truncate=settings.truncate,
+        threads=services.threads,
+    )
+
+
+def _model(manifest: Manifest) -> ModelBody:
+    return ModelBody(
+        id=manifest.name,
+        task=manifest.task,
+        licence=manifest.licence,
+        languages=list(manifest.languages),
+        max_tokens=manifest.max_tokens,
+        parameters=manifest.architecture.parameters,
+        dimensions=manifest.dimensions,
+        pooling=manifest.pooling,
+        prompts=manifest.prompts,
+        default_prompt_name=manifest.default_prompt_name,
+        labels=list(manifest.labels),
+        source=manifest.source.name,
+        revision=manifest.source.revision,
+        quality=manifest.quality,
+    )

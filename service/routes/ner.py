@@ -1,0 +1,45 @@
+"""``POST /ner``: texts to named entities."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from service.dependencies import LimitsDep, TaggerDep
+from service.http_errors import TEXT_ERRORS, documented
+from service.json_body import StrictJsonRoute
+from service.response_headers import documented_headers, tagging_headers
+from service.schemas import NER_EXAMPLES, EntityBody, NerRequest
+
+router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
+
+HEADERS = documented_headers("x-conche-model", "x-conche-tokens", "x-conche-windows")
+
+
+@router.post(
+    "/ner",
+    response_description="Per text, in the order sent, its entities in the order of the text.",
+    responses={**documented(*TEXT_ERRORS), 200: {"headers": HEADERS}},
+)
+async def find_entities(
+    body: Annotated[NerRequest, Body(openapi_examples=NER_EXAMPLES)],
+    tagger: TaggerDep,
+    limits: LimitsDep,
+    response: Response,
+) -> list[list[EntityBody]]:
+    """Find the named entities of each text.
+
+    A text of any length is read to its end, in overlapping windows. `start` and `end` count code points of the
+    text as sent, and `text` is exactly what lies between them.
+    """
+    limits.admit(body.inputs, param="inputs")
+    tagged = await tagger.tag(body.inputs, threshold=body.threshold)
+    response.headers.update(
+        tagging_headers(tagger.model_id, [text.tokens for text in tagged], [text.windows for text in tagged])
+    )
+    return [
+        [
+            EntityBody(start=found.start, end=found.end, text=found.text, label=found.label, score=found.score)
+            for found in text.entities
+        ]
+        for text in tagged
+    ]

@@ -1,0 +1,258 @@
+"""What surrounds a request: id, limits, disconnects, trailing slashes, and the record of it all."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.http_errors import install_error_handlers
+from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
+
+TIMEOUT_S = 5  # only stops a hang
+
+
+@pytest.fixture
+def records() -> list[RequestRecord]:
+    return []
+
+
+@pytest.fixture
+def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient]:
+    """A client of a small app behind the real middleware."""
+
+    def make(*, timeout_s: float = 60, max_body_bytes: int = 1000) -> httpx.AsyncClient:
+        app = FastAPI(redirect_slashes=False)
+        install_error_handlers(app)
+
+        @app.get("/items/{name}")
+        async def item(name: str) -> str:
+            return name
+
+        @app.post("/size")
+        async def size(request: Request) -> int:
+            return len(await request.body())
+
+        @app.get("/broken")
+        async def broken() -> None:
+            raise RuntimeError("the text was: my secret")
+
+        @app.get("/slow")
+        async def slow() -> None:
+            await asyncio.Event().wait()
+
+        app.add_middleware(BodyLimit, limit=max_body_bytes)
+        app.add_middleware(RequestContext, timeout_s=timeout_s, observe=records.append, log_probes=False)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        return httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    return make
+
+
+async def test_a_sane_request_id_is_kept_and_any_other_replaced(
+    make_client: Callable[..., httpx.AsyncClient],
+) -> None:
+    """Ids tie logs of several services together, but must not carry line breaks or pages of text into them."""
+    client = make_client()
+    kept = await client.get("/items/a", headers={"x-request-id": "abc-123"})
+    assert kept.headers["x-request-id"] == "abc-123"
+    for bad in ("x" * 129, "a b", "a\tb", ""):
+        replaced = await client.get("/items/a", headers={"x-request-id": bad})
+        assert len(replaced.headers["x-request-id"]) == 32
+
+
+async def test_every_answer_has_an_id_and_every_error_the_body(
+    make_client: Callable[..., httpx.AsyncClient],
+) -> None:
+    """Also those that no route made."""
+    client = make_client()
+    for method, path, status, code in [
+        ("GET", "/nowhere", 404, "unknown_path"),
+        ("DELETE", "/size", 405, "method_not_allowed"),
+        ("GET", "/broken", 500, "internal"),
+    ]:
+        answer = await client.request(method, path)
+        assert answer.status_code == status
+        assert answer.json()["error"]["code"] == code
+        assert answer.json()["request_id"] == answer.headers["x-request-id"]
+        assert set(answer.json()["error"]) == {"code", "message", "index", "param"}
+
+
+async def test_a_405_says_what_is_allowed(make_client: Callable[..., httpx.AsyncClient]) -> None:
+    """As HTTP asks."""
+    answer = await make_client().get("/size")
+    assert answer.headers["allow"] == "POST"
+    assert "POST" in answer.json()["error"]["message"]
+
+
+async def test_unexpected_errors_are_logged_without_their_message(
+    make_client: Callable[..., httpx.AsyncClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages of libraries quote what they were given; the answer and our words must not."""
+    answer = await make_client().get("/broken")
+    assert "secret" not in answer.text
+    logged = [record for record in caplog.records if record.exc_info]
+    assert [record.getMessage() for record in logged] == ["unexpected error"]
+
+
+async def test_a_trailing_slash_is_the_same_path(make_client: Callable[..., httpx.AsyncClient]) -> None:
+    """A redirect would lose the scheme behind TLS, or the method."""
+    answer = await make_client().post("/size/", content=b"abc")
+    assert (answer.status_code, answer.text) == (200, "3")
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["content-length", "chunked"])
+async def test_a_body_over_the_limit_is_refused(
+    make_client: Callable[..., httpx.AsyncClient], *, announced: bool
+) -> None:
+    """With the limit and its setting in the message."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield b"x" * 100
+
+    answer = await make_client().post("/size", content=b"x" * 1001 if announced else chunks())
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "payload_too_large"
+    assert "1000" in answer.json()["error"]["message"]
+    assert "CONCHE_LIMITS__MAX_BODY_BYTES" in answer.json()["error"]["message"]
+    assert answer.headers["connection"] == "close"
+
+
+async def test_a_body_at_the_limit_is_taken(make_client: Callable[..., httpx.AsyncClient]) -> None:
+    """The limit itself is allowed."""
+    assert (await make_client().post("/size", content=b"x" * 1000)).text == "1000"
+
+
+async def test_a_request_that_takes_too_long_is_answered_503(
+    make_client: Callable[..., httpx.AsyncClient], records: list[RequestRecord]
+) -> None:
+    """With a hint when to come back, rather than a connection that hangs."""
+    answer = await make_client(timeout_s=0.01).get("/slow")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "timeout")
+    assert int(answer.headers["retry-after"]) * 1000 == int(answer.headers["retry-after-ms"])
+    assert (records[0].status, records[0].code) == (503, "timeout")
+
+
+async def test_labels_come_from_fixed_sets(
+    make_client: Callable[..., httpx.AsyncClient], records: list[RequestRecord]
+) -> None:
+    """Callers cannot invent a method or a path that stays in the metrics for ever."""
+    client = make_client()
+    await client.get("/items/anything")
+    await client.get("/random/path")
+    await client.request("BREW", "/items/pot")
+    assert [(record.method, record.route) for record in records] == [
+        ("GET", "/items/{name}"),
+        ("GET", "unmatched"),
+        ("other", "/items/{name}"),
+    ]
+
+
+async def test_the_access_log_holds_no_raw_path(
+    make_client: Callable[..., httpx.AsyncClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path can carry a text as well as a body can."""
+    caplog.set_level(logging.INFO, "service.access")
+    await make_client().get("/items/my-secret?q=my-secret")
+    (line,) = [record for record in caplog.records if record.name == "service.access"]
+    assert "my-secret" not in json.dumps({name: str(value) for name, value in vars(line).items()})
+    assert vars(line)["status"] == 200
+
+
+def _scope(path: str) -> Scope:
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        "http_version": "1.1",
+        "scheme": "http",
+    }
+
+
+async def test_a_handler_is_cancelled_when_its_caller_goes(records: list[RequestRecord]) -> None:
+    """Its texts would stay in the queue, computed for nobody."""
+    waiting, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"{}"
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def receive() -> Message:
+        if not waiting.is_set():
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nobody is there to be answered")
+
+    context = RequestContext(app, timeout_s=60, observe=records.append, log_probes=False)
+    await asyncio.wait_for(context(_scope("/embed"), receive, send), TIMEOUT_S)
+    assert cancelled.is_set()
+    assert records[0].status == 499
+
+
+async def test_an_error_after_the_answer_began_breaks_the_connection(records: list[RequestRecord]) -> None:
+    """Half an answer must not look whole."""
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    context = RequestContext(app, timeout_s=60, observe=records.append, log_probes=False)
+    with pytest.raises(Exception, match="internal error"):
+        await context(_scope("/embed"), receive, send)
+    assert [message["type"] for message in sent] == ["http.response.start"]
+
+
+def _failing_start(error: Exception) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "lifespan.startup.failed", "message": "Traceback ..."})
+        raise error
+
+    return app
+
+
+async def _start(app: ASGIApp) -> list[Message]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    await app({"type": "lifespan"}, receive, send)
+    return sent
+
+
+async def test_an_expected_start_up_error_is_one_line() -> None:
+    """An operator needs the reason, not where in our code it was found."""
+    app = StartupErrors(_failing_start(ValueError("no bundle here")), expected=(ValueError,))
+    assert await _start(app) == [{"type": "lifespan.startup.failed", "message": "no bundle here"}]
+
+
+async def test_any_other_start_up_error_keeps_its_traceback() -> None:
+    """It is a fault of ours."""
+    with pytest.raises(KeyError):
+        await _start(StartupErrors(_failing_start(KeyError("x")), expected=(ValueError,)))

@@ -1,0 +1,151 @@
+"""Settings: one list of them, typos refused, contradictions refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from service.settings import (
+    InvalidSettingsError,
+    Settings,
+    load_settings,
+    markdown_table,
+    options,
+    unknown_variables,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_variables_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in options():
+        monkeypatch.delenv(option.variable, raising=False)
+
+
+def test_defaults_listen_on_loopback_only() -> None:
+    """Nobody is exposed by starting it."""
+    settings = load_settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8080)
+
+
+def test_variables_are_read_and_flags_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag on one command line beats what the environment says for all; the rest of a group stays."""
+    monkeypatch.setenv("CONCHE_PORT", "9000")
+    monkeypatch.setenv("CONCHE_BATCHING__MAX_WAIT_MS", "5")
+    monkeypatch.setenv("CONCHE_BATCHING__MAX_BATCH_SIZE", "8")
+    settings = load_settings({("batching", "max_wait_ms"): "2.5"})
+    assert (settings.port, settings.batching.max_wait_ms, settings.batching.max_batch_size) == (9000, 2.5, 8)
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose files hand on ``${NAME:-}``."""
+    monkeypatch.setenv("CONCHE_PORT", "")
+    assert load_settings().port == 8080
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CONCHE_PROT", "CONCHE_PORT"),
+        ("CONCHE_MAX_WAIT_MS", "CONCHE_BATCHING__MAX_WAIT_MS"),
+        ("CONCHE_BATCHING_MAX_QUEUE_ITEMS", "CONCHE_BATCHING__MAX_QUEUE_ITEMS"),
+        ("CONCHE_LIMITS", "CONCHE_LIMITS__MAX_INPUTS"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_nearest_name(name: str, meant: str) -> None:
+    """A limit that its author believes in must not be ignored."""
+    with pytest.raises(InvalidSettingsError, match=name) as caught:
+        load_settings(environ={name: "1"})
+    assert meant.split("__")[0] in str(caught.value)
+
+
+def test_the_variables_kubernetes_writes_for_a_service_are_no_typos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Service called "conche" puts these into every pod beside it; the service must still start."""
+    links = {
+        "CONCHE_SERVICE_HOST": "10.0.0.7",
+        "CONCHE_SERVICE_PORT": "8080",
+        "CONCHE_SERVICE_PORT_HTTP": "8080",
+        "CONCHE_PORT": "tcp://10.0.0.7:8080",
+        "CONCHE_PORT_8080_TCP": "tcp://10.0.0.7:8080",
+        "CONCHE_PORT_8080_TCP_ADDR": "10.0.0.7",
+    }
+    for name, value in links.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().port == 8080
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({("port",): "99999"}, r"CONCHE_PORT \(--port\): .*65535"),
+        ({("threads",): "many"}, r"CONCHE_THREADS \(--threads\)"),
+        ({("threads",): "0"}, r"CONCHE_THREADS .*from 1 to 1024"),
+        ({("batching", "max_wait_ms"): "nan"}, r"CONCHE_BATCHING__MAX_WAIT_MS"),
+        ({("log_level",): "loud"}, r"CONCHE_LOG_LEVEL .*'debug'"),
+        ({("limits", "max_text_characters"): "5000000"}, r"max_total_characters \(4000000\) must be at least"),
+        ({("limits", "request_seconds"): "10"}, r"request_seconds \(10\) must be at least .*\(60\)"),
+    ],
+)
+def test_values_out_of_bounds_or_against_each_other_are_refused(
+    flags: dict[tuple[str, ...], str], said: str
+) -> None:
+    """The message names variable and flag, so that the fault can be found."""
+    with pytest.raises(InvalidSettingsError, match=said):
+        load_settings(flags)
+
+
+def test_every_fault_is_listed_at_once() -> None:
+    """Not one a start."""
+    with pytest.raises(InvalidSettingsError) as caught:
+        load_settings({("port",): "-1", ("host",): "", ("batching", "max_batch_size"): "0"})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_settings_do_not_change_after_the_start() -> None:
+    """What was checked stays what is used."""
+    settings = Settings()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.port = 1  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        settings.limits.max_inputs = 1  # type: ignore[misc]
+
+
+def test_flags_and_variables_follow_from_the_field_names() -> None:
+    """One rule, no list."""
+    by_path = {option.path: option for option in options()}
+    option = by_path["batching", "max_wait_ms"]
+    assert (option.flag, option.variable) == ("--batching-max-wait-ms", "CONCHE_BATCHING__MAX_WAIT_MS")
+    assert len({option.flag for option in by_path.values()}) == len(by_path)
+    assert all(option.info.description for option in by_path.values())
+    assert not unknown_variables({option.variable: "1" for option in by_path.values()})
+
+
+def test_bundles_are_named_or_given_by_path(tmp_path: Path) -> None:
+    """A name lies in the models folder; anything with a slash is a path."""
+    settings = Settings(models_dir=tmp_path)
+    assert settings.bundle_path("mine") == tmp_path / "mine"
+    assert settings.bundle_path("./mine") == Path("mine")
+    assert settings.bundle_path("elsewhere/mine") == Path("elsewhere/mine")
+    assert settings.bundle_path("/elsewhere/mine") == Path("/elsewhere/mine")
+
+
+def test_the_default_models_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`conche embed` works outside the checkout too; a folder that was set is taken as it stands."""
+    monkeypatch.chdir(tmp_path)
+    assert Settings().models_path() == REPOSITORY / "models"
+    assert Settings(models_dir=Path("models")).models_path() == Path("models")
+    (tmp_path / "models").mkdir()
+    assert Settings().models_path() == Path("models")
+
+
+def test_the_readmes_table_is_the_generated_one() -> None:
+    """`conche settings --markdown` between the markers; a new setting cannot be left out."""
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- settings:begin -->\n(.*?)<!-- settings:end -->", readme, re.DOTALL)
+    if found is None:  # a README under construction has no table yet
+        assert "CONCHE_" not in readme
+        return
+    assert found.group(1).strip() == markdown_table().strip()
