@@ -52,7 +52,10 @@ class _Part(BaseModel):
 
 
 class Architecture(_Part):
-    """The network's hyper-parameters, spelt as in ``config.json``; ``parameters`` counts them all."""
+    """The network's hyper-parameters, all that training needs to build it again.
+
+    Spelt as in ``config.json`` where that has them; ``parameters`` counts them all.
+    """
 
     family: Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
     hidden_size: int = Field(ge=1)
@@ -61,6 +64,15 @@ class Architecture(_Part):
     intermediate_size: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
     max_position_embeddings: int = Field(ge=1)
+    hidden_act: Literal["relu", "gelu"]
+    position_embedding: Literal["learned", "sinusoidal"]
+    position_offset: int = Field(ge=0)
+    type_vocab_size: int = Field(ge=0)
+    norm_placement: Literal["post", "pre"]
+    embedding_layer_norm: bool
+    scale_embeddings: bool
+    layer_norm_eps: float = Field(gt=0)
+    pad_token_id: int = Field(ge=0)
     parameters: int = Field(ge=1)
 
 
