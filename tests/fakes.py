@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,15 @@ async def settle(turns: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` holds; for what happens in other threads."""
+    for _ in range(int(HANG_LIMIT_S * 1000)):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError("the condition never held")
+
+
 @dataclass
 class FakeEngine:
     """An ``Engine`` whose hidden states are a fixed function of the token ids alone.
@@ -71,6 +80,8 @@ class FakeEngine:
         asked: the outputs of each run.
         spoil: token id that turns its row into NaN.
         error: raised instead of answering.
+        gate: a run waits for it; open unless cleared.
+        entered: how many runs have begun.
     """
 
     name: str = "fake"
@@ -81,9 +92,16 @@ class FakeEngine:
     spoil: int | None = None
     error: Exception | None = None
     closed: bool = False
+    gate: threading.Event = field(default_factory=threading.Event)
+    entered: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate.set()
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Compute the outputs asked for."""
+        self.entered += 1
+        self.gate.wait(HANG_LIMIT_S)
         self.asked.append(tuple(outputs))
         self.shapes.append(batch.input_ids.shape)
         if self.error is not None:

@@ -1,0 +1,578 @@
+"""Text -> tokens -> batcher -> typed results: ``Embedder`` and ``EntityTagger``.
+
+Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: one thread that runs models,
+so that two of them never compete for the same cores, and a few that tokenise, so the event loop does not.
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.runtime.bundle import Manifest
+from model.runtime.engine import Engine, pad_batch
+from model.runtime.tagging import LabelScheme, find_entities, softmax
+from model.runtime.tokenization import TokenizedText, Tokenizer
+from model.runtime.windows import Window, plan_windows, stitch
+from service.batching import BatchingLimits, BatchStats, DynamicBatcher
+from service.errors import (
+    EmptyInputError,
+    InferenceError,
+    InputTooLongError,
+    InvalidInputError,
+    InvalidTextError,
+    ServiceError,
+)
+from service.execution import ExecutionThread
+
+Pooling = Literal["cls", "mean"]
+Value = TypeVar("Value")
+Other = TypeVar("Other")
+
+# Texts per job of the tokenising threads: a large request keeps them all busy, and a small one gets its turn.
+_TEXTS_PER_JOB: Final = 32
+# The fewest tokens a text can come to, for the check made before tokenising: two special ones and a word.
+_LEAST_TOKENS: Final = 3
+# Vectors are made this much shorter than one, so that rounding to float32 cannot make them longer than one.
+_UNIT_MARGIN: Final = 2.0**-24
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOptions:
+    """How to embed the texts of one request.
+
+    Attributes:
+        pooling: how token vectors become one; None = as the bundle says.
+        normalize: unit length.
+        prompt: put before every text.
+        truncate: cut a text that is too long, from its end, instead of refusing it.
+        dimensions: keep this many leading numbers; with ``normalize``, brought to unit length again.
+    """
+
+    pooling: Pooling | None = None
+    normalize: bool = True
+    prompt: str = ""
+    truncate: bool = False
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingResult:
+    """One vector per text, in the order given.
+
+    Attributes:
+        vectors: [n, d] float32, finite; with ``normalize`` no longer than 1, and short of it by 1e-6 at most.
+        tokens: per text, tokens read; prompt and special tokens included.
+        truncated: per text, tokens cut off; 0 = all of it was read.
+    """
+
+    vectors: NDArray[np.float32]
+    tokens: list[int]
+    truncated: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A named entity; ``text`` is exactly what stands at [start, end) in code points of the caller's text."""
+
+    start: int
+    end: int
+    text: str
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedText:
+    """The entities of one text, in order.
+
+    Attributes:
+        entities: in order, without overlap.
+        windows: how many runs of the model the text took; 0 = it holds no words.
+        tokens: of the whole text, special tokens included.
+    """
+
+    entities: list[Entity]
+    windows: int
+    tokens: int
+
+
+class InferenceObserver(Protocol):
+    """What is told about the work of one model; none of it may block or raise."""
+
+    def on_tokenize(self, seconds: float) -> None:
+        """The texts of one request were tokenised."""
+        ...
+
+    def on_batch(self, stats: BatchStats) -> None:
+        """The model has run."""
+        ...
+
+    def on_texts(self, *, texts: int, tokens: int, truncated: int) -> None:
+        """A request was answered; ``truncated`` of its texts were cut."""
+        ...
+
+
+class ComputeBudget:
+    """The threads of one process that do the computing, whatever the number of models.
+
+    Args:
+        threads: the processors that the service may use; the engines run with as many.
+    """
+
+    def __init__(self, threads: int) -> None:
+        # The tokenizer library would start a thread per core of the host, whatever the quota; here it works
+        # in the threads below. It reads the variable at each call.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.execution = ExecutionThread()
+        self.tokenizing = ThreadPoolExecutor(min(2, max(1, threads)), thread_name_prefix="conche-tokenize")
+
+    def close(self) -> None:
+        """Let the threads end; waits for none, since a run may hang."""
+        self.execution.close()
+        self.tokenizing.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of a batch: [S] int64 ids, and the graph output wanted for it."""
+
+    input_ids: NDArray[np.int64]
+    output: str
+
+
+class _Model:
+    """What both tasks do alike: tokenise off the event loop, and run rows through a batcher."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        *,
+        budget: ComputeBudget,
+        limits: BatchingLimits | None,
+        observer: InferenceObserver | None,
+        per_token: bool,
+    ) -> None:
+        self.manifest = manifest
+        self.tokenizer = tokenizer
+        self.observer = observer
+        self._engine = engine
+        self._budget = budget
+        self._per_token = per_token
+        self._tokenizing = 0  # texts, of all requests
+        self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
+            self._run,
+            length=lambda row: len(row.input_ids),
+            execution=budget.execution,
+            limits=limits,
+            name=manifest.name,
+            on_batch=None if observer is None else observer.on_batch,
+        )
+
+    async def tokenize(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str,
+        param: str,
+        prepare: Callable[[int, str, TokenizedText], Value],
+    ) -> list[Value]:
+        """Tokenise and prepare each text in the tokenising threads; the first fault, in order, is raised."""
+        self.batcher.ensure_room(
+            len(texts) + self._tokenizing, (len(texts) + self._tokenizing) * _LEAST_TOKENS
+        )
+
+        def work(first: int, chunk: Sequence[str]) -> list[Value]:
+            _check_text(chunk, first, param)
+            tokenized = self.tokenizer.tokenize(chunk, prefix=prompt)
+            return [
+                prepare(first + place, text, tokens)
+                for place, (text, tokens) in enumerate(zip(chunk, tokenized, strict=True))
+            ]
+
+        started_at = time.perf_counter()
+        self._tokenizing += len(texts)
+        try:
+            prepared = await self.off_loop(texts, work)
+        finally:
+            self._tokenizing -= len(texts)
+        if self.observer is not None:
+            self.observer.on_tokenize(time.perf_counter() - started_at)
+        return prepared
+
+    async def off_loop(
+        self, items: Sequence[Value], work: Callable[[int, Sequence[Value]], list[Other]]
+    ) -> list[Other]:
+        """Map ``work(position of the first, items)`` over pieces of ``items`` in the tokenising threads."""
+        loop = asyncio.get_running_loop()
+        firsts = range(0, len(items), _TEXTS_PER_JOB)
+        pieces = await asyncio.gather(
+            *(
+                loop.run_in_executor(
+                    self._budget.tokenizing, _caught, work, first, items[first : first + _TEXTS_PER_JOB]
+                )
+                for first in firsts
+            )
+        )
+        results: list[Other] = []
+        for piece in pieces:
+            if isinstance(piece, ServiceError):
+                raise piece
+            results += piece
+        return results
+
+    async def run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
+        return await self.batcher.submit_many(rows)
+
+    def note(self, *, texts: int, tokens: int, truncated: int) -> None:
+        if self.observer is not None:
+            self.observer.on_texts(texts=texts, tokens=tokens, truncated=truncated)
+
+    def _run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
+        """Run one batch; in the execution thread. Each row has the output that it asked for."""
+        batch = pad_batch([row.input_ids for row in rows], self.tokenizer.pad_token_id)
+        # Rows of one batch may want different outputs: the graph is asked once, for all of them.
+        outputs = self._engine.run(batch, sorted({row.output for row in rows}))
+        if self._per_token:
+            # Copied, or each row would keep the padded batch of all in memory.
+            return [outputs[row.output][n, : len(row.input_ids)].copy() for n, row in enumerate(rows)]
+        return [outputs[row.output][n] for n, row in enumerate(rows)]
+
+
+class _Served:
+    """The life and state of a served model."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model = model
+
+    @property
+    def model_id(self) -> str:
+        """The bundle's name."""
+        return self._model.manifest.name
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bundle's manifest."""
+        return self._model.manifest
+
+    @property
+    def batcher(self) -> DynamicBatcher[_Row, NDArray[np.float32]]:
+        """The queue of this model, for metrics."""
+        return self._model.batcher
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a request made now would be served."""
+        return self._model.batcher.healthy
+
+    @property
+    def failure(self) -> str | None:
+        """Why the model stopped working; None if it has not."""
+        return self._model.batcher.failure
+
+    def start(self) -> None:
+        """Begin to take work. Call once, inside the event loop."""
+        self._model.batcher.start()
+
+    async def close(self, deadline_s: float = 30.0) -> None:
+        """Finish what was admitted, within the deadline; refuse the rest."""
+        await self._model.batcher.close(deadline_s)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Embedder(_Served):
+    """Texts to vectors.
+
+    Args:
+        manifest: of an embedding bundle.
+        tokenizer: of the same bundle.
+        engine: loaded with its graph; closed by whoever opened it.
+        budget: the threads shared with the other models.
+        limits: of the batcher.
+        observer: told about the work done.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        *,
+        budget: ComputeBudget,
+        limits: BatchingLimits | None = None,
+        observer: InferenceObserver | None = None,
+    ) -> None:
+        if manifest.task != "embedding" or manifest.pooling is None or manifest.dimensions is None:
+            raise ValueError(f"{manifest.name} is no embedding bundle")
+        self._pooling: Pooling = manifest.pooling
+        self._dimensions = manifest.dimensions
+        self._max_tokens = manifest.max_tokens
+        super().__init__(
+            _Model(
+                manifest,
+                tokenizer,
+                engine,
+                budget=budget,
+                limits=limits,
+                observer=observer,
+                per_token=False,
+            )
+        )
+
+    async def embed(
+        self, texts: Sequence[str], options: EmbeddingOptions, *, param: str = "inputs"
+    ) -> EmbeddingResult:
+        """Embed each text, in the order given; equal texts get equal answers of their own.
+
+        Args:
+            texts: any number, any length.
+            options: for all of them.
+            param: the request field that holds them, for error messages.
+
+        Raises:
+            InvalidInputError: more dimensions than the model has.
+            EmptyInputError: a text comes to no tokens at all.
+            InvalidTextError: a text holds half of a surrogate pair.
+            InputTooLongError: a text is too long, and cutting was not asked for.
+            OverloadedError, UnavailableError: as ``DynamicBatcher.submit_many``.
+            InferenceError: the model failed, or a vector came out that is not finite.
+        """
+        self._check_dimensions(options.dimensions)
+        output = f"embeddings_{options.pooling or self._pooling}" + (
+            "_normalized" if options.normalize else ""
+        )
+        if not texts:
+            empty = np.empty((0, options.dimensions or self._dimensions), dtype=np.float32)
+            return EmbeddingResult(empty, [], [])
+
+        def prepare(index: int, _: str, tokenized: TokenizedText) -> TokenizedText:
+            if not (tokenized.offsets[:, 1] > tokenized.offsets[:, 0]).any():
+                raise EmptyInputError(
+                    f"{param}[{index}] holds nothing that the model reads", index=index, param=param
+                )
+            if len(tokenized) <= self._max_tokens:
+                return tokenized
+            if options.truncate:
+                return self._model.tokenizer.truncate(tokenized, self._max_tokens)
+            raise InputTooLongError(
+                f"{param}[{index}] has {len(tokenized)} tokens, prompt and special tokens included, and "
+                f'{self.model_id} reads {self._max_tokens}; shorten it, or send "truncate": true to have the '
+                "rest cut off (CONCHE_TRUNCATE sets what happens when a request does not say)",
+                tokens=len(tokenized),
+                limit=self._max_tokens,
+                setting="truncate",
+                index=index,
+                param=param,
+            )
+
+        tokenized = await self._model.tokenize(texts, prompt=options.prompt, param=param, prepare=prepare)
+        pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized])
+        finished = await self._finish(pooled, options)
+        tokens = [len(text) for text in tokenized]
+        truncated = [text.truncated_tokens for text in tokenized]
+        self._model.note(
+            texts=len(texts), tokens=sum(tokens), truncated=sum(1 for cut in truncated if cut > 0)
+        )
+        return EmbeddingResult(finished, tokens, truncated)
+
+    async def _finish(
+        self, pooled: list[NDArray[np.float32]], options: EmbeddingOptions
+    ) -> NDArray[np.float32]:
+        if len(pooled) <= _TEXTS_PER_JOB:  # a few: cheaper here than the way to a thread and back
+            return finish_vectors(pooled, options)
+        rows = await self._model.off_loop(
+            pooled, lambda first, piece: list(finish_vectors(piece, options, first=first))
+        )
+        return np.stack(rows)
+
+    def _check_dimensions(self, dimensions: int | None) -> None:
+        if dimensions is not None and not 1 <= dimensions <= self._dimensions:
+            raise InvalidInputError(
+                f"dimensions is {dimensions}; {self.model_id} has 1 to {self._dimensions}", param="dimensions"
+            )
+
+
+def finish_vectors(
+    pooled: Sequence[NDArray[np.float32]], options: EmbeddingOptions, *, first: int = 0
+) -> NDArray[np.float32]:
+    """Cut to the dimensions asked for, bring to unit length again, check.
+
+    Args:
+        pooled: [H] each, as the graph gave them.
+        options: of the request.
+        first: position of the first one in the request, for messages.
+
+    Returns:
+        [n, d] float32, finite. Unit vectors are never longer than 1, so that no exact cosine exceeds 1.
+
+    Raises:
+        InferenceError: a vector holds NaN or an infinity, or has no direction.
+    """
+    vectors = np.stack(pooled)[:, : options.dimensions].astype(np.float64)
+    if options.normalize:
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            vectors *= (1.0 - _UNIT_MARGIN) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        index = first + int(np.argmin(finite))
+        raise InferenceError(
+            f"the model gave no usable vector for item {index}: it is not finite, or zero", index=index
+        )
+    return vectors.astype(np.float32)
+
+
+class EntityTagger(_Served):
+    """Texts of any length to named entities.
+
+    Args:
+        manifest: of a token-classification bundle.
+        tokenizer: of the same bundle.
+        engine: loaded with its graph; closed by whoever opened it.
+        budget: the threads shared with the other models.
+        limits: of the batcher.
+        observer: told about the work done.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        *,
+        budget: ComputeBudget,
+        limits: BatchingLimits | None = None,
+        observer: InferenceObserver | None = None,
+    ) -> None:
+        if manifest.task != "token-classification":
+            raise ValueError(f"{manifest.name} is no token-classification bundle")
+        self._scheme = LabelScheme.from_labels(manifest.labels)
+        self._max_tokens = manifest.max_tokens
+        super().__init__(
+            _Model(
+                manifest,
+                tokenizer,
+                engine,
+                budget=budget,
+                limits=limits,
+                observer=observer,
+                per_token=True,
+            )
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Entity types, in the order of the labels."""
+        return tuple(dict.fromkeys(label for label in self._scheme.types if label is not None))
+
+    async def tag(
+        self, texts: Sequence[str], *, threshold: float = 0.0, param: str = "inputs"
+    ) -> list[TaggedText]:
+        """Find the entities of each text, read to its end in overlapping windows.
+
+        Args:
+            texts: any number, any length; one without words has no entities.
+            threshold: least score; drops whole entities and never changes another's borders.
+            param: the request field that holds the texts, for error messages.
+
+        Raises:
+            InvalidTextError: a text holds half of a surrogate pair.
+            OverloadedError, UnavailableError: as ``DynamicBatcher.submit_many``.
+            InferenceError: the model failed, or gave a number that is not finite.
+        """
+        if not texts:
+            return []
+
+        def prepare(_: int, text: str, tokenized: TokenizedText) -> _Planned:
+            has_words = any(word_id is not None for word_id in tokenized.word_ids)
+            windows = plan_windows(text, tokenized, max_tokens=self._max_tokens) if has_words else []
+            return _Planned(text, tokenized, windows)
+
+        planned = await self._model.tokenize(texts, prompt="", param=param, prepare=prepare)
+        rows = [_Row(window.input_ids, "logits") for text in planned for window in text.windows]
+        logits = iter(await self._model.run(rows))
+        outputs = [list(itertools.islice(logits, len(text.windows))) for text in planned]
+
+        def decode(
+            first: int, piece: Sequence[tuple[_Planned, list[NDArray[np.float32]]]]
+        ) -> list[TaggedText]:
+            return [
+                self._decode(first + place, plan, output, threshold)
+                for place, (plan, output) in enumerate(piece)
+            ]
+
+        tagged = await self._model.off_loop(list(zip(planned, outputs, strict=True)), decode)
+        self._model.note(texts=len(texts), tokens=sum(text.tokens for text in tagged), truncated=0)
+        return tagged
+
+    def _decode(
+        self, index: int, plan: "_Planned", outputs: list[NDArray[np.float32]], threshold: float
+    ) -> TaggedText:
+        tokenized = plan.tokenized
+        if not plan.windows:
+            return TaggedText([], 0, len(tokenized))
+        logits = stitch(plan.windows, outputs)
+        if not np.isfinite(logits).all():
+            raise InferenceError(f"the model gave no usable answer for item {index}: not finite", index=index)
+        found = find_entities(
+            plan.text,
+            tokenized.offsets,
+            tokenized.word_ids,
+            softmax(logits),
+            self._scheme,
+            threshold=threshold,
+        )
+        entities = [
+            Entity(entity.start, entity.end, plan.text[entity.start : entity.end], entity.label, entity.score)
+            for entity in found
+        ]
+        return TaggedText(entities, len(plan.windows), len(tokenized))
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A tokenised text and the windows it is read in."""
+
+    text: str
+    tokenized: TokenizedText
+    windows: list[Window]
+
+
+def _check_text(texts: Sequence[str], first: int, param: str) -> None:
+    """Refuse what has no UTF-8 form, with its position in the request."""
+    for index, text in enumerate(texts, start=first):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidTextError(
+                f"{param}[{index}] holds half of a surrogate pair at character {error.start}",
+                index=index,
+                param=param,
+            ) from error
+
+
+def _caught(
+    work: Callable[[int, Sequence[Value]], list[Other]], first: int, items: Sequence[Value]
+) -> list[Other] | ServiceError:
+    """Return our own errors instead of raising them: of several pieces, the first in order is to be told."""
+    try:
+        return work(first, items)
+    except ServiceError as error:
+        return error

@@ -1,0 +1,591 @@
+"""service.inference: vectors and entities that do not depend on company, order or size."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from model.runtime.bundle import Bundle
+from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
+from model.runtime.tokenization import TokenizedText, Tokenizer
+from service.batching import BatchingLimits, BatchStats
+from service.errors import (
+    EmptyInputError,
+    InferenceError,
+    InputTooLongError,
+    InvalidInputError,
+    InvalidTextError,
+    OverloadedError,
+    UnavailableError,
+)
+from service.inference import (
+    ComputeBudget,
+    Embedder,
+    EmbeddingOptions,
+    EmbeddingResult,
+    EntityTagger,
+    InferenceObserver,
+    finish_vectors,
+)
+from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.fakes import FakeEngine, settle, until
+
+# float32 sums over a different number of padded rows may be ordered differently; nothing else may differ.
+TOLERANCE = 1e-5
+PLAIN = EmbeddingOptions()
+WORDS = ["hello", "world", "cat", "return", "order", "退货", "你好世界", "北京", "Paris", "a"]
+
+
+@pytest.fixture(scope="module")
+def embedding_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A tiny real bundle whose vectors would show padding that leaked."""
+    return Bundle.load(write_tiny_embedding_bundle(tmp_path_factory.mktemp("bundles") / "tiny-embedding"))
+
+
+@pytest.fixture(scope="module")
+def ner_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A tiny real bundle that labels a few names."""
+    return Bundle.load(write_tiny_ner_bundle(tmp_path_factory.mktemp("bundles") / "tiny-ner"))
+
+
+@pytest.fixture
+def budget() -> Iterator[ComputeBudget]:
+    """The shared threads, ended after the test."""
+    threads = ComputeBudget(2)
+    yield threads
+    threads.close()
+
+
+@pytest.fixture
+async def embedder(embedding_bundle: Bundle, budget: ComputeBudget) -> AsyncIterator[Embedder]:
+    """An embedder on the real engine, with batches small enough to be split."""
+    engine = OnnxRuntimeEngine(embedding_bundle, threads=1)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    limits = BatchingLimits(max_batch_tokens=256)
+    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget, limits=limits) as ready:
+        yield ready
+    engine.close()
+
+
+@pytest.fixture
+async def tagger(ner_bundle: Bundle, budget: ComputeBudget) -> AsyncIterator[EntityTagger]:
+    """A tagger on the real engine."""
+    engine = OnnxRuntimeEngine(ner_bundle, threads=1)
+    tokenizer = Tokenizer.from_bundle(ner_bundle)
+    limits = BatchingLimits(max_batch_tokens=256)
+    async with EntityTagger(ner_bundle.manifest, tokenizer, engine, budget=budget, limits=limits) as ready:
+        yield ready
+    engine.close()
+
+
+def _with_engine(
+    bundle: Bundle,
+    engine: FakeEngine,
+    budget: ComputeBudget,
+    *,
+    limits: BatchingLimits | None = None,
+    observer: InferenceObserver | None = None,
+) -> Embedder:
+    return Embedder(
+        bundle.manifest,
+        Tokenizer.from_bundle(bundle),
+        engine,
+        budget=budget,
+        limits=limits,
+        observer=observer,
+    )
+
+
+async def _together(
+    embedder: Embedder, engine: FakeEngine, texts: int, *calls: Awaitable[EmbeddingResult]
+) -> list[Any]:
+    """Await ``calls``, of so many ``texts``, such that they share a batch: they queue while a run is held."""
+    engine.gate.clear()
+    holding = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+    await until(lambda: engine.entered == 1)
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    await until(lambda: embedder.batcher.queued_items == texts)
+    engine.gate.set()
+    await holding
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# -- vectors ---------------------------------------------------------------------------------------------
+
+
+def _texts(count: int) -> list[str]:
+    """Texts of 1 to 40 words, Chinese and English mixed, every tenth a repetition."""
+    rng = np.random.default_rng(3)
+    texts = [" ".join(rng.choice(WORDS, size=rng.integers(1, 41))) for _ in range(count)]
+    for position in range(10, count, 10):
+        texts[position] = texts[position - 7]
+    return texts
+
+
+async def test_a_text_has_the_same_vector_alone_and_among_two_hundred(embedder: Embedder) -> None:
+    """Sorting by length, padding and splitting must leave no trace, and every owner gets their own."""
+    texts = [text for text in _texts(240) if len(text) < 150][:200]
+    options = EmbeddingOptions(truncate=True)
+    together = await embedder.embed(texts, options)
+    assert together.vectors.shape == (len(texts), 32)
+    for position in range(0, len(texts), 13):
+        alone = await embedder.embed([texts[position]], options)
+        np.testing.assert_allclose(together.vectors[position], alone.vectors[0], rtol=0, atol=TOLERANCE)
+        assert (together.tokens[position], together.truncated[position]) == (
+            alone.tokens[0],
+            alone.truncated[0],
+        )
+
+
+async def test_repeated_texts_each_get_their_answer(embedder: Embedder) -> None:
+    """Deduplicating is a tempting speed-up that hands out the right number of vectors to the wrong owners."""
+    result = await embedder.embed(["hello", "cat", "hello", "退货", "hello"], PLAIN)
+    np.testing.assert_allclose(result.vectors[0], result.vectors[2], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(result.vectors[0], result.vectors[4], rtol=0, atol=TOLERANCE)
+    assert np.abs(result.vectors[0] - result.vectors[1]).max() > 0.1
+    assert np.abs(result.vectors[3] - result.vectors[1]).max() > 0.1
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_company_never_changes_a_vector(
+    embedding_bundle: Bundle, budget: ComputeBudget, pooling: str, *, normalize: bool
+) -> None:
+    """Whatever the batch-mates and whatever they ask for: alone = among others, as a property."""
+    engine = OnnxRuntimeEngine(embedding_bundle, threads=1)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    options = EmbeddingOptions(pooling=pooling, normalize=normalize)  # type: ignore[arg-type]
+    text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join)
+
+    @given(own=text, others=st.lists(st.tuples(text, st.booleans(), st.booleans()), min_size=1, max_size=8))
+    @settings(max_examples=25, deadline=None)
+    def check(own: str, others: list[tuple[str, bool, bool]]) -> None:
+        async def play() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            # max_wait_s makes sure that they do run together.
+            limits = BatchingLimits(max_wait_s=0.002, free_padding_tokens=10_000)
+            async with Embedder(
+                embedding_bundle.manifest, tokenizer, engine, budget=budget, limits=limits
+            ) as embedder:
+                alone = await embedder.embed([own], options)
+                calls = [
+                    embedder.embed(
+                        [other], EmbeddingOptions(pooling="cls" if cls else "mean", normalize=unit)
+                    )
+                    for other, cls, unit in others
+                ]
+                among, *_ = await asyncio.gather(embedder.embed([own], options), *calls)
+            return alone.vectors[0], among.vectors[0]
+
+        alone, among = asyncio.run(play())
+        np.testing.assert_allclose(among, alone, rtol=0, atol=TOLERANCE)
+
+    check()
+    engine.close()
+
+
+async def test_the_graph_is_asked_once_for_the_union_of_outputs(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Requests that differ in pooling still share a run; what no one wants is not computed."""
+    engine = FakeEngine(size=32)
+    async with _with_engine(embedding_bundle, engine, budget) as embedder:
+        cls, mean, default = await _together(
+            embedder,
+            engine,
+            3,
+            embedder.embed(["hello cat"], EmbeddingOptions(pooling="cls")),
+            embedder.embed(["hello cat"], EmbeddingOptions(pooling="mean")),
+            embedder.embed(["hello cat"], PLAIN),
+        )
+    assert engine.asked[1:] == [("embeddings_cls_normalized", "embeddings_mean_normalized")]
+    assert np.abs(cls.vectors - mean.vectors).max() > 1e-3
+    np.testing.assert_array_equal(mean.vectors, default.vectors)
+
+
+async def test_a_prompt_is_put_before_each_text(embedder: Embedder) -> None:
+    """The same as if the caller had written it, and counted in the tokens."""
+    by_option = await embedder.embed(["hello world"], EmbeddingOptions(prompt="query: "))
+    by_hand = await embedder.embed(["query: hello world"], PLAIN)
+    bare = await embedder.embed(["hello world"], PLAIN)
+    np.testing.assert_allclose(by_option.vectors, by_hand.vectors, rtol=0, atol=TOLERANCE)
+    assert by_option.tokens == by_hand.tokens
+    assert bare.tokens[0] < by_option.tokens[0]
+
+
+async def test_fewer_dimensions_are_a_slice_of_unit_length(embedder: Embedder) -> None:
+    """Cutting without normalising again is what others get wrong: dot products shrink with no word said."""
+    whole = await embedder.embed(["hello world", "退货"], PLAIN)
+    cut = await embedder.embed(["hello world", "退货"], EmbeddingOptions(dimensions=8))
+    expected = whole.vectors[:, :8] / np.linalg.norm(whole.vectors[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(cut.vectors, expected, rtol=0, atol=TOLERANCE)
+    raw = await embedder.embed(["hello world", "退货"], EmbeddingOptions(normalize=False))
+    raw_cut = await embedder.embed(["hello world", "退货"], EmbeddingOptions(normalize=False, dimensions=8))
+    np.testing.assert_allclose(raw_cut.vectors, raw.vectors[:, :8], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dimensions", [0, -1, 33, 10**9])
+async def test_dimensions_that_the_model_lacks_are_refused_before_it_runs(
+    embedding_bundle: Bundle, budget: ComputeBudget, dimensions: int
+) -> None:
+    """The message says how many there are."""
+    engine = FakeEngine(size=32)
+    async with _with_engine(embedding_bundle, engine, budget) as embedder:
+        with pytest.raises(InvalidInputError, match="1 to 32") as refused:
+            await embedder.embed(["hello"], EmbeddingOptions(dimensions=dimensions))
+    assert refused.value.param == "dimensions"
+    assert engine.asked == []
+
+
+@given(
+    vectors=st.lists(
+        st.lists(
+            st.floats(-(2.0**99), 2.0**99, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-99),
+            min_size=5,
+            max_size=5,
+        ).filter(any),
+        min_size=1,
+        max_size=4,
+    ),
+    dimensions=st.one_of(st.none(), st.just(5)),
+)
+@settings(max_examples=200, deadline=None)
+def test_unit_vectors_are_never_longer_than_one(vectors: list[list[float]], dimensions: int | None) -> None:
+    """Clients that keep cosines in 0..1 lose their best hit to 1.0000001."""
+    pooled = [np.array(row, dtype=np.float32) for row in vectors]
+    finished = finish_vectors(pooled, EmbeddingOptions(dimensions=dimensions))
+    assert finished.dtype == np.float32
+    exact = (finished.astype(np.float64) ** 2).sum(axis=1)
+    assert (exact <= 1.0).all()
+    assert (exact > 1.0 - 1e-6).all()
+
+
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf, -np.inf, 0.0])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_what_is_no_vector_never_leaves(spoilt: float, *, normalize: bool) -> None:
+    """NaN becomes null in JSON at status 200: the caller's index is poisoned and nobody is told."""
+    rows = [np.ones(4, dtype=np.float32) for _ in range(3)]
+    rows[2] = np.full(4, spoilt, dtype=np.float32)
+    options = EmbeddingOptions(normalize=normalize)
+    if spoilt == 0.0 and not normalize:
+        np.testing.assert_array_equal(finish_vectors(rows, options)[2], 0.0)  # a raw zero is a number
+        return
+    with pytest.raises(InferenceError) as failed:
+        finish_vectors(rows, options, first=64)
+    assert failed.value.index == 66
+
+
+async def test_a_spoilt_row_fails_its_own_request_only(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Batch-mates of a text that overflows the model are none the worse for it."""
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    (cat,) = tokenizer.tokenize(["cat"])
+    engine = FakeEngine(size=32, spoil=int(cat.input_ids[1]))
+    async with _with_engine(embedding_bundle, engine, budget) as embedder:
+        bad, good = await _together(
+            embedder, engine, 3, embedder.embed(["hello", "the cat"], PLAIN), embedder.embed(["hello"], PLAIN)
+        )
+        assert embedder.healthy
+    assert isinstance(bad, InferenceError)
+    assert bad.index == 1
+    assert not isinstance(good, BaseException)
+    assert len(engine.asked) == 2
+
+
+# -- long, empty and broken texts ------------------------------------------------------------------------
+
+
+async def test_a_long_text_is_refused_with_the_numbers_and_the_way_out(embedder: Embedder) -> None:
+    """Never cut silently: the answer would be of a text that the caller did not send."""
+    with pytest.raises(
+        InputTooLongError, match=r'texts\[40\] has 102 tokens.*reads 64.*"truncate"'
+    ) as refused:
+        await embedder.embed(["hello"] * 40 + ["cat " * 100] + ["dog " * 100], PLAIN, param="texts")
+    error = refused.value
+    assert (error.index, error.param, error.tokens, error.limit) == (40, "texts", 102, 64)
+    assert error.setting == "truncate"
+
+
+async def test_a_text_that_just_fits_is_taken(embedder: Embedder) -> None:
+    """62 words and two special tokens fill the 64; one more does not fit."""
+    result = await embedder.embed(["cat " * 62], PLAIN)
+    assert (result.tokens, result.truncated) == ([64], [0])
+    with pytest.raises(InputTooLongError, match="65 tokens"):
+        await embedder.embed(["cat " * 63], PLAIN)
+
+
+async def test_cutting_is_said_for_each_text(embedder: Embedder) -> None:
+    """The vector is that of the beginning, and the caller learns how much is missing."""
+    result = await embedder.embed(["cat " * 100, "hello"], EmbeddingOptions(truncate=True))
+    assert (result.tokens, result.truncated) == ([64, 3], [38, 0])
+    beginning = await embedder.embed(["cat " * 62], PLAIN)
+    np.testing.assert_allclose(result.vectors[0], beginning.vectors[0], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\n\t", "\u0007"])
+async def test_a_text_without_tokens_is_refused_by_position(embedder: Embedder, empty: str) -> None:
+    """Its vector would be that of two special tokens, which means nothing."""
+    with pytest.raises(EmptyInputError) as refused:
+        await embedder.embed(["hello", empty], EmbeddingOptions(prompt="query: "))
+    assert (refused.value.index, refused.value.param) == (1, "inputs")
+
+
+@pytest.mark.parametrize("task", ["embed", "tag"])
+async def test_half_a_surrogate_pair_is_refused_by_position(
+    embedder: Embedder, tagger: EntityTagger, task: str
+) -> None:
+    """It has no UTF-8 form, so the tokenizer would fail on it, and the answer could not be sent."""
+    texts = ["hello"] * 33 + ["\ud83d parcel"]
+    with pytest.raises(InvalidTextError) as refused:
+        await (embedder.embed(texts, PLAIN) if task == "embed" else tagger.tag(texts))
+    assert refused.value.index == 33
+
+
+async def test_no_texts_give_no_vectors(embedder: Embedder, tagger: EntityTagger) -> None:
+    """The width stays that of the model."""
+    result = await embedder.embed([], PLAIN)
+    assert (result.vectors.shape, result.tokens, result.truncated) == ((0, 32), [], [])
+    assert await tagger.tag([]) == []
+
+
+# -- entities --------------------------------------------------------------------------------------------
+
+
+async def test_entities_are_slices_of_the_text(tagger: EntityTagger) -> None:
+    """Offsets count code points, whatever stands before: emoji, Han, or nothing."""
+    texts = ["🙂 Tim Cook works in Paris.", "张三在北京工作。", "hello world"]
+    tagged = await tagger.tag(texts)
+    assert [[(found.text, found.label) for found in text.entities] for text in tagged] == [
+        [("Tim Cook", "PER"), ("Paris", "LOC")],
+        [("张三", "PER"), ("北京", "LOC")],
+        [],
+    ]
+    for text, result in zip(texts, tagged, strict=True):
+        for found in result.entities:
+            assert text[found.start : found.end] == found.text
+            assert 0 <= found.score <= 1
+    assert tagger.labels == ("PER", "LOC", "ORG")
+
+
+async def test_a_long_text_is_read_to_its_end(tagger: EntityTagger) -> None:
+    """Entities behind the model's limit are what silent truncation loses."""
+    text = "hello world. " * 100 + "Tim Cook works in Paris."
+    (tagged,) = await tagger.tag([text])
+    assert [found.text for found in tagged.entities] == ["Tim Cook", "Paris"]
+    assert tagged.windows > 1
+    assert tagged.tokens > 64
+
+
+async def test_tagging_does_not_depend_on_company(tagger: EntityTagger) -> None:
+    """Long and short, Chinese and English together: the same entities and scores as alone."""
+    texts = [
+        "Tim Cook works in Paris.",
+        "张三在北京工作。" * 30,
+        "hello",
+        "Apple and Google, London. " * 20,
+        "a",
+    ]
+    together = await tagger.tag(texts * 5)
+    for position, text in enumerate(texts):
+        (alone,) = await tagger.tag([text])
+        for copy in range(5):
+            among = together[position + copy * len(texts)]
+            assert (among.windows, among.tokens) == (alone.windows, alone.tokens)
+            assert [(e.start, e.end, e.text, e.label) for e in among.entities] == [
+                (e.start, e.end, e.text, e.label) for e in alone.entities
+            ]
+            np.testing.assert_allclose(
+                [e.score for e in among.entities], [e.score for e in alone.entities], rtol=0, atol=TOLERANCE
+            )
+
+
+async def test_a_threshold_drops_entities_and_changes_none(tagger: EntityTagger) -> None:
+    """answer(t) is answer(0) with score >= t."""
+    text = "Tim Cook and Alice Smith in Paris, London, New York with Google and Apple Inc"
+    (everything,) = await tagger.tag([text])
+    scores = sorted(found.score for found in everything.entities)
+    assert scores[0] < scores[-1]
+    for threshold in (scores[0], scores[len(scores) // 2], scores[-1], 1.0):
+        (some,) = await tagger.tag([text], threshold=threshold)
+        assert some.entities == [found for found in everything.entities if found.score >= threshold]
+
+
+@pytest.mark.parametrize("empty", ["", "  ", "\n\u0007"])
+async def test_a_text_without_words_has_no_entities(tagger: EntityTagger, empty: str) -> None:
+    """And costs no run."""
+    first, second = await tagger.tag([empty, "Tim Cook"])
+    assert (first.entities, first.windows) == ([], 0)
+    assert [found.text for found in second.entities] == ["Tim Cook"]
+
+
+async def test_logits_that_are_not_finite_fail_the_text(ner_bundle: Bundle, budget: ComputeBudget) -> None:
+    """Softmax of NaN is NaN for every label: 'no entities' would be a lie."""
+    tokenizer = Tokenizer.from_bundle(ner_bundle)
+    (cat,) = tokenizer.tokenize(["cat"])
+    engine = FakeEngine(size=7, spoil=int(cat.input_ids[1]))
+    async with EntityTagger(ner_bundle.manifest, tokenizer, engine, budget=budget) as tagger:
+        with pytest.raises(InferenceError) as failed:
+            await tagger.tag(["hello", "cat"])
+    assert failed.value.index == 1
+
+
+# -- threads, load, life ---------------------------------------------------------------------------------
+
+
+class _SlowTokenizer(Tokenizer):
+    """Waits inside ``tokenize`` until released."""
+
+    release = threading.Event()
+
+    def tokenize(self, texts: Sequence[str], *, prefix: str = "") -> list[TokenizedText]:
+        self.release.wait(20)
+        return super().tokenize(texts, prefix=prefix)
+
+
+async def test_the_event_loop_turns_while_texts_are_tokenised(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Probes must be answered whatever is being tokenised."""
+    tokenizer = _SlowTokenizer.from_bundle(embedding_bundle)
+    engine = FakeEngine(size=32)
+    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
+        call = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+        await settle()
+        assert not call.done()
+        _SlowTokenizer.release.set()
+        assert (await call).tokens == [3]
+
+
+async def test_overload_is_told_before_anything_is_tokenised(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Under overload the refusals must be cheap, or they are what overloads."""
+
+    class Counting(Tokenizer):
+        calls = 0
+
+        def tokenize(self, texts: Sequence[str], *, prefix: str = "") -> list[TokenizedText]:
+            type(self).calls += 1
+            return super().tokenize(texts, prefix=prefix)
+
+    engine = FakeEngine(size=32)
+    engine.gate.clear()
+    limits = BatchingLimits(max_queue_items=2)
+    tokenizer = Counting.from_bundle(embedding_bundle)
+    async with Embedder(
+        embedding_bundle.manifest, tokenizer, engine, budget=budget, limits=limits
+    ) as embedder:
+        running = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+        await until(lambda: engine.entered == 1)
+        waiting = [asyncio.create_task(embedder.embed(["cat"], PLAIN)) for _ in range(2)]
+        await until(lambda: embedder.batcher.queued_items == 2)
+        before = Counting.calls
+        with pytest.raises(OverloadedError):
+            await embedder.embed(["dog"], PLAIN)
+        assert Counting.calls == before
+        engine.gate.set()
+        await asyncio.gather(running, *waiting)
+
+
+async def test_two_models_share_one_thread_and_its_fate(
+    embedding_bundle: Bundle, ner_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Never two runs at once; and a run that hangs takes both out of service: nothing behind it can run."""
+    busy = threading.Lock()
+    gate = threading.Event()
+    gate.set()
+
+    class Exclusive(FakeEngine):
+        def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+            assert busy.acquire(blocking=False)
+            try:
+                gate.wait(20)
+                return super().run(batch, outputs)
+            finally:
+                busy.release()
+
+    embedder = Embedder(
+        embedding_bundle.manifest,
+        Tokenizer.from_bundle(embedding_bundle),
+        Exclusive(size=32),
+        budget=budget,
+        limits=BatchingLimits(stall_timeout_s=0.02),
+    )
+    tagger = EntityTagger(
+        ner_bundle.manifest, Tokenizer.from_bundle(ner_bundle), Exclusive(size=7), budget=budget
+    )
+    async with embedder, tagger:
+        for _ in range(5):
+            await asyncio.gather(
+                *(embedder.embed(["hello"], PLAIN) for _ in range(4)),
+                *(tagger.tag(["hello"]) for _ in range(4)),
+            )
+        gate.clear()
+        with pytest.raises(UnavailableError, match="no progress"):
+            await embedder.embed(["hello"], PLAIN)
+        assert not embedder.healthy
+        assert not tagger.healthy
+        with pytest.raises(UnavailableError, match="no progress"):
+            await tagger.tag(["hello"])
+        gate.set()
+
+
+class _Notes:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.tokenized: list[float] = []
+        self.batches: list[BatchStats] = []
+        self.answered: list[tuple[int, int, int]] = []
+
+    def on_tokenize(self, seconds: float) -> None:
+        self.tokenized.append(seconds)
+
+    def on_batch(self, stats: BatchStats) -> None:
+        self.batches.append(stats)
+
+    def on_texts(self, *, texts: int, tokens: int, truncated: int) -> None:
+        self.answered.append((texts, tokens, truncated))
+
+
+async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, budget: ComputeBudget) -> None:
+    """What the metrics are made of."""
+    notes = _Notes()
+    async with _with_engine(embedding_bundle, FakeEngine(size=32), budget, observer=notes) as embedder:
+        await embedder.embed(["hello", "cat " * 100], EmbeddingOptions(truncate=True))
+    assert len(notes.tokenized) == 1
+    assert sum(stats.size for stats in notes.batches) == 2
+    assert sum(stats.tokens for stats in notes.batches) == 67
+    assert notes.answered == [(2, 67, 1)]
+
+
+async def test_a_closed_model_refuses_work(embedding_bundle: Bundle, budget: ComputeBudget) -> None:
+    """At once, rather than when the caller's patience ends."""
+    embedder = _with_engine(embedding_bundle, FakeEngine(size=32), budget)
+    with pytest.raises(UnavailableError):
+        await embedder.embed(["hello"], PLAIN)
+    async with embedder:
+        assert embedder.healthy
+        assert embedder.model_id == "tiny-embedding"
+    assert not embedder.healthy
+    assert embedder.failure is None
+    with pytest.raises(UnavailableError):
+        await embedder.embed(["hello"], PLAIN)
+
+
+def test_a_bundle_of_the_other_task_is_refused(
+    embedding_bundle: Bundle, ner_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """A mix-up in the settings must stop the start, not the first request."""
+    with pytest.raises(ValueError, match="tiny-ner"):
+        _with_engine(ner_bundle, FakeEngine(), budget)
+    with pytest.raises(ValueError, match="tiny-embedding"):
+        EntityTagger(
+            embedding_bundle.manifest, Tokenizer.from_bundle(embedding_bundle), FakeEngine(), budget=budget
+        )
