@@ -1,0 +1,285 @@
+"""The engine computes what the graph says, in float32, and refuses what would go wrong later."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from safetensors.numpy import save_file
+
+from model.runtime.bundle import Bundle, BundleError
+from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES, OnnxRuntimeEngine, TokenBatch, pad_batch
+from tests.bundles import (
+    HIDDEN_SIZE,
+    LABELS,
+    MAX_TOKENS,
+    external_tensor,
+    refresh_manifest,
+    write_tiny_embedding_bundle,
+    write_tiny_ner_bundle,
+)
+
+MEAN = "embeddings_mean_normalized"
+BLOCK = 32
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The tiny embedding bundle."""
+    return Bundle.load(write_tiny_embedding_bundle(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Bundle) -> OnnxRuntimeEngine:
+    """Running that bundle."""
+    return OnnxRuntimeEngine(bundle, threads=1)
+
+
+def row(*ids: int) -> NDArray[np.int64]:
+    """One text's ids."""
+    return np.array(ids, dtype=np.int64)
+
+
+def test_padding_goes_to_the_end_with_a_mask() -> None:
+    """The mask is the only thing that tells padding from text."""
+    batch = pad_batch([row(2, 5, 3), row(2, 3)], 7)
+    assert batch.input_ids.tolist() == [[2, 5, 3], [2, 3, 7]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert {batch.input_ids.dtype, batch.attention_mask.dtype, batch.token_type_ids.dtype} == {
+        np.dtype(np.int64)
+    }
+
+
+@pytest.mark.parametrize("rows", [[], [row(1), row()]])
+def test_a_batch_without_tokens_is_refused(rows: list[NDArray[np.int64]]) -> None:
+    """Its mean would be 0/0."""
+    with pytest.raises(ValueError, match="at least one"):
+        pad_batch(rows, 0)
+
+
+@given(
+    lengths=st.lists(st.integers(1, MAX_TOKENS), min_size=1, max_size=5),
+    seed=st.integers(0, 2**32 - 1),
+    pad=st.integers(0, 50),
+)
+def test_a_vector_does_not_depend_on_its_batch(
+    engine: OnnxRuntimeEngine, lengths: list[int], seed: int, pad: int
+) -> None:
+    """Alone or among longer ones, padded with any id: the same within float32 rounding."""
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(0, 50, size=length, dtype=np.int64) for length in lengths]
+    together = engine.run(pad_batch(rows, pad), [MEAN])[MEAN]
+    for index, ids in enumerate(rows):
+        alone = engine.run(pad_batch([ids], pad), [MEAN])[MEAN]
+        np.testing.assert_allclose(together[index], alone[0], rtol=0, atol=1e-6)
+
+
+def test_only_the_outputs_asked_for_come_back_in_float32(engine: OnnxRuntimeEngine) -> None:
+    """Hidden states of a large batch are megabytes nobody wants copied."""
+    outputs = engine.run(pad_batch([row(2, 5, 3)], 0), [MEAN, "last_hidden_state"])
+    assert {name: array.shape for name, array in outputs.items()} == {
+        MEAN: (1, HIDDEN_SIZE),
+        "last_hidden_state": (1, 3, HIDDEN_SIZE),
+    }
+    assert {array.dtype for array in outputs.values()} == {np.dtype(np.float32)}
+
+
+def test_every_output_of_the_task_is_there(tmp_path: Path, engine: OnnxRuntimeEngine) -> None:
+    """The names are the contract between export and service."""
+    batch = pad_batch([row(2, 3)], 0)
+    assert set(engine.run(batch, OUTPUT_NAMES["embedding"])) == set(OUTPUT_NAMES["embedding"])
+    tagger = OnnxRuntimeEngine(Bundle.load(write_tiny_ner_bundle(tmp_path / "ner")), threads=1)
+    assert tagger.run(batch, ["logits"])["logits"].shape == (1, 2, len(LABELS))
+
+
+def spoilt(**arrays: object) -> TokenBatch:
+    """A valid batch of one text but for ``arrays``."""
+    valid = pad_batch([row(2, 5, 3)], 0)
+    fields = {name: arrays.get(name, getattr(valid, name)) for name in INPUT_NAMES}
+    return TokenBatch(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (spoilt(input_ids=np.array([[2, 5, 3]], dtype=np.int32)), "int32"),
+        (spoilt(input_ids=row(2, 5, 3)), "int64 \\[B, S\\]"),
+        (spoilt(attention_mask=np.ones((1, 2), dtype=np.int64)), "attention_mask"),
+        (spoilt(token_type_ids=np.zeros((2, 3), dtype=np.int64)), "token_type_ids"),
+        (spoilt(input_ids=np.array([[2, -1, 3]])), "-1 to 3 leave the vocabulary"),
+        (spoilt(input_ids=np.array([[2, 10**6, 3]])), "leave the vocabulary"),
+        (spoilt(attention_mask=np.array([[1, 2, 0]])), "other than 0 and 1"),
+        (spoilt(attention_mask=np.array([[0, 0, 0]])), "hides every token"),
+        (pad_batch([np.full(MAX_TOKENS + 1, 5, dtype=np.int64)], 0), f"{MAX_TOKENS + 1} tokens"),
+        (TokenBatch(*[np.zeros((0, 3), dtype=np.int64)] * 3), "int64"),
+    ],
+)
+def test_a_batch_that_the_graph_would_misread_is_refused(
+    engine: OnnxRuntimeEngine, batch: TokenBatch, told: str
+) -> None:
+    """ONNX Runtime's own answer is a crash message at best, a wrong vector at worst."""
+    with pytest.raises(ValueError, match=told):
+        engine.run(batch, [MEAN])
+
+
+@pytest.mark.parametrize("outputs", [[], ["logits"], [MEAN, "nonsense"]])
+def test_unknown_outputs_are_refused_with_the_list(engine: OnnxRuntimeEngine, outputs: list[str]) -> None:
+    """An empty list would mean "all" to ONNX Runtime."""
+    with pytest.raises(ValueError, match="last_hidden_state"):
+        engine.run(pad_batch([row(2, 3)], 0), outputs)
+
+
+def test_a_closed_engine_refuses_and_closes_again(bundle: Bundle) -> None:
+    """Shutdown may come twice."""
+    engine = OnnxRuntimeEngine(bundle, threads=1)
+    engine.close()
+    engine.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.run(pad_batch([row(2, 3)], 0), [MEAN])
+
+
+def test_threads_are_reported_and_must_be_positive(bundle: Bundle) -> None:
+    """The metrics show what is in use; 0 would let ONNX Runtime count the host's cores."""
+    engine = OnnxRuntimeEngine(bundle, threads=2)
+    assert engine.threads == 2
+    assert engine.name.startswith("onnxruntime ")
+    with pytest.raises(ValueError, match="threads"):
+        OnnxRuntimeEngine(bundle, threads=0)
+
+
+def test_threads_give_the_same_answer(bundle: Bundle, engine: OnnxRuntimeEngine) -> None:
+    """Answers must not change with the machine's size."""
+    batch = pad_batch([np.arange(1, 40, dtype=np.int64), row(2, 3)], 0)
+    other = OnnxRuntimeEngine(bundle, threads=2)
+    np.testing.assert_allclose(
+        other.run(batch, [MEAN])[MEAN], engine.run(batch, [MEAN])[MEAN], rtol=0, atol=1e-6
+    )
+
+
+def test_weights_behind_a_link_load_and_need_no_file_afterwards(bundle: Bundle, tmp_path: Path) -> None:
+    """By path, ONNX Runtime refuses links; and a model folder may be replaced under a running service."""
+    models = tmp_path / "models"
+    shutil.copytree(bundle.path, models / "a")
+    shutil.copytree(bundle.path, models / "b")
+    (models / "b" / "embeddings.safetensors").unlink()
+    (models / "b" / "embeddings.safetensors").symlink_to("../a/embeddings.safetensors")
+    engine = OnnxRuntimeEngine(Bundle.load(models / "b"), threads=1)
+    batch = pad_batch([row(2, 5, 3)], 0)
+    before = engine.run(batch, [MEAN])[MEAN]
+    for path in models.rglob("*.safetensors"):
+        path.write_bytes(b"")
+    np.testing.assert_array_equal(engine.run(batch, [MEAN])[MEAN], before)
+
+
+def test_a_broken_graph_fails_its_check(bundle: Bundle, tmp_path: Path) -> None:
+    """With the file's name, not with a protobuf trace."""
+    folder = tmp_path / "tiny"
+    shutil.copytree(bundle.path, folder)
+    (folder / "graph.onnx").write_bytes(b"not a graph")
+    refresh_manifest(folder)
+    with pytest.raises(BundleError, match=r"tiny/graph\.onnx") as caught:
+        OnnxRuntimeEngine(Bundle.load(folder), threads=1)
+    assert caught.value.check == "graph"
+
+
+def test_a_graph_of_another_task_fails_its_check(bundle: Bundle, tmp_path: Path) -> None:
+    """Found at start, not at the first request."""
+    folder = write_tiny_ner_bundle(tmp_path / "tiny")
+    for name in ("graph.onnx", "embeddings.safetensors", "encoder.safetensors"):
+        shutil.copy(bundle.file(name), folder / name)
+    refresh_manifest(folder)
+    with pytest.raises(BundleError, match="logits") as caught:
+        OnnxRuntimeEngine(Bundle.load(folder), threads=1)
+    assert caught.value.check == "graph"
+
+
+# Weights stored small: each must come out as its exact value times float32 inputs.
+
+
+def int8_row_weight(rng: np.random.Generator) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
+    """Stored tensors of one [out, in] matrix, and the matrix."""
+    codes = rng.integers(-127, 128, (HIDDEN_SIZE, HIDDEN_SIZE), dtype=np.int8)
+    scales = (rng.random(HIDDEN_SIZE) / 100).astype(np.float16)
+    return {"w.codes": codes, "w.scales": scales}, codes * scales.astype(np.float32)[:, None]
+
+
+def q4_block_weight(rng: np.random.Generator) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
+    """The same; two codes a byte, the first in the low half, as ONNX packs uint4."""
+    packed = rng.integers(0, 256, (HIDDEN_SIZE, HIDDEN_SIZE // 2), dtype=np.uint8)
+    scales = (rng.random((HIDDEN_SIZE, HIDDEN_SIZE // BLOCK)) / 10).astype(np.float16)
+    codes = np.empty((HIDDEN_SIZE, HIDDEN_SIZE), np.float32)
+    codes[:, 0::2], codes[:, 1::2] = packed & 15, packed >> 4
+    return {"w.codes": packed, "w.scales": scales}, (codes - 8) * scales.astype(np.float32).repeat(BLOCK, 1)
+
+
+def write_stored_bundle(folder: Path, storage: str, tensors: dict[str, NDArray[np.generic]]) -> Bundle:
+    """The tiny NER bundle with hidden states (embeddings times a stored matrix) in place of logits.
+
+    The graph's last product is against the stored matrix's transpose, as a linear layer's is.
+    """
+    write_tiny_ner_bundle(folder)
+    rng = np.random.default_rng(3)
+    table = rng.standard_normal((60, HIDDEN_SIZE)).astype(np.float32)
+    save_file({"table": table}, folder / "embeddings.safetensors")
+    save_file(tensors, folder / "encoder.safetensors")
+    codes = external_tensor(folder / "encoder.safetensors", "w.codes")
+    constants, attributes, inputs = [], {"axis": 0}, ["w.codes", "scale"]
+    if storage == "q4_block32":
+        codes.data_type = TensorProto.UINT4
+        codes.dims[:] = [HIDDEN_SIZE, HIDDEN_SIZE]
+        shape = [HIDDEN_SIZE, HIDDEN_SIZE // BLOCK]
+        constants.append(helper.make_tensor("zero", TensorProto.UINT4, shape, [8] * int(np.prod(shape))))
+        attributes, inputs = {"axis": 1, "block_size": BLOCK}, [*inputs, "zero"]
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Cast", ["w.scales"], ["scale"], to=TensorProto.FLOAT),
+        helper.make_node("DequantizeLinear", inputs, ["w"], **attributes),
+        helper.make_node("Transpose", ["w"], ["w_t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["embedded", "w_t"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "stored",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
+            for name in INPUT_NAMES
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "sequence", HIDDEN_SIZE])],
+        [
+            external_tensor(folder / "embeddings.safetensors", "table"),
+            codes,
+            external_tensor(folder / "encoder.safetensors", "w.scales"),
+            *constants,
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (folder / "graph.onnx").write_bytes(model.SerializeToString())
+    refresh_manifest(folder)
+    return Bundle.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("storage", "make_weight"), [("int8_row", int8_row_weight), ("q4_block32", q4_block_weight)]
+)
+def test_stored_integers_are_computed_as_float32(tmp_path: Path, storage: str, make_weight: object) -> None:
+    """Seen failing without ``session.disable_quant_qdq``: activations are then quantised too, batch by batch.
+
+    Tolerance: float32 products of 32 terms up to about 20; quantised activations miss it a thousandfold.
+    """
+    assert callable(make_weight)
+    tensors, weight = make_weight(np.random.default_rng(1))
+    bundle = write_stored_bundle(tmp_path / "stored", storage, tensors)
+    engine = OnnxRuntimeEngine(bundle, threads=1)
+    rng = np.random.default_rng(3)
+    table = rng.standard_normal((60, HIDDEN_SIZE)).astype(np.float32)
+    ids = np.arange(60, dtype=np.int64).reshape(2, 30)
+    batch = TokenBatch(ids, np.ones_like(ids), np.zeros_like(ids))
+    actual = engine.run(batch, ["logits"])["logits"]
+    np.testing.assert_allclose(actual, table[ids] @ weight.T, rtol=0, atol=1e-5)

@@ -1,0 +1,159 @@
+"""A bundle that answers differently here than where it was made is refused, saying in what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from model.runtime.bundle import Bundle, BundleError
+from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
+from model.runtime.golden import GoldenReport, check_golden
+from model.runtime.tokenization import Tokenizer
+from tests.bundles import refresh_manifest, write_tiny_embedding_bundle, write_tiny_ner_bundle
+
+
+def check(folder: Path) -> GoldenReport:
+    """Load everything in ``folder`` and check it."""
+    bundle = Bundle.load(folder)
+    return check_golden(bundle, Tokenizer.from_bundle(bundle), OnnxRuntimeEngine(bundle, threads=1))
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change ``golden.json`` and give it a fitting digest, as a wrong export would."""
+    path = folder / "golden.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    refresh_manifest(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A valid embedding bundle."""
+    return write_tiny_embedding_bundle(tmp_path / "tiny")
+
+
+@pytest.mark.parametrize("write", [write_tiny_embedding_bundle, write_tiny_ner_bundle])
+def test_a_sound_bundle_passes_and_reports_its_difference(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    """The report goes into the start-up log."""
+    report = check(write(tmp_path / "tiny"))
+    assert report.texts >= 4
+    assert report.max_difference <= 1e-6 < report.tolerance
+
+
+def test_other_token_ids_name_the_text(folder: Path) -> None:
+    """Another tokenizer version; vectors would drift without any error."""
+    edit(folder, lambda golden: golden["input_ids"][2].append(3))
+    with pytest.raises(BundleError, match="tiny: text 2") as caught:
+        check(folder)
+    assert caught.value.check == "golden-tokens"
+
+
+@pytest.mark.parametrize(
+    ("write", "output", "where"),
+    [
+        (write_tiny_embedding_bundle, "embeddings_cls_normalized", (3, 5)),
+        (write_tiny_ner_bundle, "logits", (1, 2, 0)),
+    ],
+)
+def test_another_value_names_output_and_text(
+    tmp_path: Path, write: Callable[[Path], Path], output: str, where: tuple[int, ...]
+) -> None:
+    """Just over the tolerance of 1e-4."""
+    folder = write(tmp_path / "tiny")
+
+    def shift(golden: dict[str, Any]) -> None:
+        values = golden["outputs"][output]
+        for index in where[:-1]:
+            values = values[index]
+        values[where[-1]] += 1.5e-4
+
+    edit(folder, shift)
+    with pytest.raises(BundleError, match=f"{output} of text {where[0]}") as caught:
+        check(folder)
+    assert caught.value.check == "golden-outputs"
+
+
+class FaultyEngine(OnnxRuntimeEngine):
+    """Spoils what the real one answers."""
+
+    def __init__(self, bundle: Bundle, spoil: Callable[[TokenBatch, NDArray[np.float32]], None]) -> None:
+        """``spoil`` changes an output array in place."""
+        super().__init__(bundle, threads=1)
+        self._spoil = spoil
+
+    def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """As the real one, then spoilt."""
+        arrays = super().run(batch, outputs)
+        for array in arrays.values():
+            self._spoil(batch, array)
+        return arrays
+
+
+def only_batches(batch: TokenBatch, array: NDArray[np.float32]) -> None:
+    """A graph that lets padding in."""
+    if len(batch.input_ids) > 1:
+        array[-1] += 0.01
+
+
+def only_single(batch: TokenBatch, array: NDArray[np.float32]) -> None:
+    """A graph whose batch of one takes another path."""
+    if len(batch.input_ids) == 1:
+        array[0] += 0.01
+
+
+def not_a_number(_: TokenBatch, array: NDArray[np.float32]) -> None:
+    """Compares false with everything, so it would pass a careless check."""
+    array[0] = np.nan
+
+
+@pytest.mark.parametrize("spoil", [only_batches, only_single, not_a_number])
+def test_texts_are_run_together_and_alone(
+    folder: Path, spoil: Callable[[TokenBatch, NDArray[np.float32]], None]
+) -> None:
+    """Either alone would miss a fault of the other."""
+    bundle = Bundle.load(folder)
+    with pytest.raises(BundleError) as caught:
+        check_golden(bundle, Tokenizer.from_bundle(bundle), FaultyEngine(bundle, spoil))
+    assert caught.value.check == "golden-outputs"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda golden: golden.clear(),
+        lambda golden: golden["texts"].pop(),
+        lambda golden: golden["outputs"].update(logits=golden["outputs"].popitem()[1]),
+        lambda golden: golden.update(tolerance=0),
+        lambda golden: golden["input_ids"].__setitem__(0, [5] * 100),
+        lambda golden: golden.update(texts=[], input_ids=[], outputs={}),
+    ],
+    ids=["empty", "one text less", "output of another task", "no tolerance", "over-long", "no texts"],
+)
+def test_a_golden_file_out_of_shape_is_refused(
+    folder: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """A check that checks nothing must not pass."""
+    edit(folder, change)
+    with pytest.raises(BundleError) as caught:
+        check(folder)
+    assert caught.value.check == "golden"
+
+
+def test_a_vector_of_another_length_is_refused(folder: Path) -> None:
+    """Numpy would otherwise compare a single number with all."""
+    edit(
+        folder,
+        lambda golden: golden["outputs"].update(embeddings_mean_normalized=[[0.1]] * len(golden["texts"])),
+    )
+    with pytest.raises(BundleError, match="has shape") as caught:
+        check(folder)
+    assert caught.value.check == "golden-outputs"
