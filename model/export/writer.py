@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -379,16 +380,7 @@ def _manifest(contents: BundleContents, tensors: Mapping[str, EncodedTensor], fo
     return Manifest(
         name=contents.name,
         task="token-classification" if is_tagger else "embedding",
-        architecture=Architecture(
-            family=contents.family,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=config.intermediate_size,
-            vocab_size=config.vocab_size,
-            max_position_embeddings=config.max_position_embeddings,
-            parameters=sum(int(np.prod(tensor.shape)) for tensor in tensors.values()),
-        ),
+        architecture=_architecture(contents, tensors),
         source=contents.source,
         licence=contents.licence,
         languages=tuple(contents.languages),
@@ -405,6 +397,16 @@ def _manifest(contents: BundleContents, tensors: Mapping[str, EncodedTensor], fo
         files={path.name: _entry(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST_NAME},
         created=datetime.now(UTC).date().isoformat(),
         conche_version=version("conche"),
+    )
+
+
+def _architecture(contents: BundleContents, tensors: Mapping[str, EncodedTensor]) -> Architecture:
+    config = dataclasses.asdict(contents.config)
+    own = {"family", "parameters"}
+    return Architecture(
+        family=contents.family,
+        parameters=sum(int(np.prod(tensor.shape)) for tensor in tensors.values()),
+        **{name: config[name] for name in Architecture.model_fields.keys() - own},
     )
 
 

@@ -1,0 +1,388 @@
+"""`conche models`, `conche import` and `conche export`: what bundles are here, and how they are made.
+
+Listing and verifying need what serving needs; importing and exporting also need the `train` extra.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from model.runtime.bundle import Bundle, BundleError, Manifest, Task, discover
+
+if TYPE_CHECKING:
+    from model.encoder.checkpoint import Checkpoint
+    from model.encoder.weights import LoadReport
+    from model.export.storage import Encoding
+    from model.export.writer import Progress, WrittenBundle
+
+_STORAGES: Final = ("float32", "float16", "int8_row", "q4_block32")
+_SHOWN_UNUSED: Final = 20
+
+_models_dir = click.option(
+    "--models-dir",
+    type=click.Path(path_type=Path),
+    default=Path("models"),
+    envvar="CONCHE_MODELS_DIR",
+    show_default=True,
+    show_envvar=True,
+    help="Folder that holds the bundles.",
+)
+
+
+@click.group(invoke_without_command=True)
+@_models_dir
+@click.option("--json", "as_json", is_flag=True, help="Print manifests as JSON.")
+@click.pass_context
+def models(context: click.Context, models_dir: Path, *, as_json: bool) -> None:
+    """List the bundles that are here, or check one."""
+    context.obj = models_dir
+    if context.invoked_subcommand is not None:
+        return
+    found, broken = _load_all(models_dir)
+    if as_json:
+        click.echo(json.dumps(_as_json(found, broken), ensure_ascii=False, indent=2))
+        return
+    if not found and not broken:
+        click.echo(f"No bundles in {models_dir}. `conche export` makes one.")
+        return
+    _print_table([_row(bundle) for bundle in found])
+    for path, problem in broken:
+        click.echo(f"{path.name}: cannot be used ({problem})", err=True)
+
+
+@models.command()
+@click.argument("name")
+@click.pass_obj
+def verify(models_dir: Path, name: str) -> None:
+    """Check every file's digest and recompute the golden texts of the bundle NAME (or a path to one)."""
+    from contextlib import closing
+
+    from model.runtime.engine import OnnxRuntimeEngine
+    from model.runtime.golden import check_golden
+    from model.runtime.threads import thread_count
+    from model.runtime.tokenization import Tokenizer
+
+    try:
+        bundle = Bundle.load(_find(models_dir, name))
+        tokenizer = Tokenizer.from_bundle(bundle)
+        with closing(OnnxRuntimeEngine(bundle, threads=thread_count())) as engine:
+            report = check_golden(bundle, tokenizer, engine)
+    except BundleError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{bundle.manifest.name}: {len(bundle.manifest.files)} files as the manifest says; "
+        f"{report.texts} golden texts within {report.max_difference:.1e} (allowed {report.tolerance:g})"
+    )
+
+
+@models.command()
+@click.argument("name")
+@click.option(
+    "--sts", multiple=True, metavar="SET=FILE", help="Sentence pairs, JSON lines with a, b and score."
+)
+@click.option(
+    "--faq", multiple=True, metavar="SET=FOLDER", help="FAQ set: a folder with faqs.jsonl and queries.jsonl."
+)
+@click.option("--record", is_flag=True, help="Write the figures into the bundle's manifest.")
+@click.pass_obj
+def measure(models_dir: Path, name: str, sts: Sequence[str], faq: Sequence[str], *, record: bool) -> None:
+    """Measure how good the vectors of the embedding bundle NAME are."""
+    from model.export.quality import measure as measure_quality
+
+    path = _find(models_dir, name)
+    try:
+        figures = measure_quality(path, sts=_named_paths(sts), faq=_named_paths(faq))
+        if record:
+            from model.export.writer import record_quality
+
+            record_quality(path, figures)
+    except (BundleError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(figures, ensure_ascii=False, indent=2))
+
+
+@click.command(name="import")
+@click.argument("checkpoint")
+@click.option("--revision", help="Branch, tag or commit, for a model of the hub.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def import_(checkpoint: str, revision: str | None, *, as_json: bool) -> None:
+    """Fetch and check CHECKPOINT, a folder or a hub id, and say what is in it. Writes no bundle."""
+    _require_training_packages()
+    from model.encoder.checkpoint import read_checkpoint
+    from model.encoder.errors import CheckpointError
+    from model.encoder.weights import load_encoder, load_token_classifier
+
+    try:
+        read = read_checkpoint(checkpoint, revision=revision)
+        load = load_token_classifier if read.labels else load_encoder
+        _, report = load(read)
+        read.tokenizer_json()
+    except CheckpointError as error:
+        raise click.ClickException(str(error)) from error
+    facts = _facts(read, report)
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
+        return
+    for key, value in facts.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        click.echo(f"{key.replace('_', ' ') + ':':<22}{'none' if shown in (None, '', {}) else shown}")
+
+
+@click.command()
+@click.argument("checkpoint")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's folder.")
+@click.option(
+    "--storage",
+    type=click.Choice(_STORAGES),
+    default="float32",
+    show_default=True,
+    help="How the word table and the linear layers are stored; always computed in float32.",
+)
+@click.option("--name", help="Of the bundle; by default the name of the folder.")
+@click.option("--revision", help="Branch, tag or commit, for a model of the hub.")
+@click.option(
+    "--task",
+    type=click.Choice(["embedding", "token-classification"]),
+    help="By default token-classification for a checkpoint with labels, else embedding.",
+)
+@click.option(
+    "--pooling", type=click.Choice(["cls", "mean"]), help="By default as the checkpoint says, else mean."
+)
+@click.option("--licence", help="SPDX identifier; by default as the model card says.")
+@click.option(
+    "--language", "languages", multiple=True, help="Code such as zh; by default as the model card says."
+)
+@click.option("--description", help="One sentence for the manifest.")
+@click.option("--overwrite", is_flag=True, help="Replace the folder if it exists.")
+def export(
+    checkpoint: str,
+    output: Path,
+    *,
+    storage: Encoding,
+    name: str | None,
+    revision: str | None,
+    task: Task | None,
+    pooling: Literal["cls", "mean"] | None,
+    licence: str | None,
+    languages: Sequence[str],
+    description: str | None,
+    overwrite: bool,
+) -> None:
+    """Turn CHECKPOINT, a folder or a hub id, into the bundle OUTPUT.
+
+    For example: conche export sentence-transformers/all-MiniLM-L6-v2 -o models/all-MiniLM-L6-v2
+    """
+    _require_training_packages()
+    from model.encoder.checkpoint import read_checkpoint
+    from model.encoder.errors import CheckpointError
+    from model.export.from_checkpoint import UNKNOWN_LICENCE, Choices, contents_of
+    from model.export.golden import FidelityError
+    from model.export.graph import GraphError
+    from model.export.parity import ParityError
+    from model.export.storage import StorageError
+    from model.export.writer import ExportError, write_bundle
+
+    choices = Choices(
+        name=name or output.resolve().name,
+        task=task,
+        pooling=pooling,
+        licence=licence,
+        languages=languages or None,
+        description=description,
+    )
+    try:
+        click.echo(f"reading {checkpoint}", err=True)
+        read = read_checkpoint(checkpoint, revision=revision)
+        contents, report = contents_of(read, choices)
+        click.echo(
+            f"{report.loaded} tensors loaded, {len(report.unused)} known and not needed here", err=True
+        )
+        if contents.pooling and not read.pooling and not pooling:
+            click.echo("the checkpoint states no pooling: mean is taken (--pooling changes it)", err=True)
+        if contents.licence == UNKNOWN_LICENCE:
+            click.echo("the checkpoint states no licence (--licence names one)", err=True)
+        with _progress_line() as progress:
+            written = write_bundle(contents, output, storage=storage, overwrite=overwrite, progress=progress)
+    except (
+        BundleError,
+        CheckpointError,
+        ExportError,
+        FidelityError,
+        GraphError,
+        ParityError,
+        StorageError,
+    ) as error:
+        raise click.ClickException(str(error)) from error
+    _print_written(written)
+
+
+def _require_training_packages() -> None:
+    from importlib.util import find_spec
+
+    missing = [
+        name
+        for name in ("torch", "onnx", "onnxscript", "safetensors", "huggingface_hub")
+        if not find_spec(name)
+    ]
+    if missing:
+        raise click.ClickException(
+            f"{', '.join(missing)} not installed: importing and exporting need `pip install 'conche[train]'`"
+        )
+
+
+class _progress_line:  # noqa: N801 - reads as the function it stands for
+    """One line on a terminal, rewritten as work goes on; one line a stage elsewhere."""
+
+    def __enter__(self) -> Progress:
+        self._stage = ""
+        self._rewrites = sys.stderr.isatty()
+        return self._show
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._rewrites and self._stage:
+            click.echo("", err=True)
+
+    def _show(self, stage: str, done: int, total: int) -> None:
+        if self._rewrites:
+            click.echo(f"\r\x1b[K{stage} {done}/{total}", err=True, nl=False)
+        elif stage != self._stage:
+            click.echo(stage, err=True)
+        self._stage = stage
+
+
+def _print_written(written: WrittenBundle) -> None:
+    manifest = written.manifest
+    worst = ", ".join(f"{name} {difference:.1e}" for name, difference in written.parity.worst().items())
+    cosines = ", ".join(f"{name} {cosine:.6f}" for name, cosine in written.fidelity.items())
+    click.echo(f"{written.path}: {manifest.task}, {written.nbytes / 1e6:.1f} MB")
+    click.echo(f"  storage           {manifest.precision.storage.linear}, computed in float32")
+    click.echo(f"  longest input     {manifest.max_tokens} tokens")
+    if manifest.task == "embedding":
+        click.echo(f"  dimensions        {manifest.dimensions}, {manifest.pooling} pooling")
+        click.echo(f"  prompts           {', '.join(manifest.prompts) or 'none'}")
+    else:
+        click.echo(f"  labels            {', '.join(manifest.labels)}")
+    click.echo(f"  graph - PyTorch   {worst} ({len(written.parity.cases)} batches)")
+    click.echo(f"  stored - original cosine at least {cosines}")
+
+
+def _facts(checkpoint: Checkpoint, report: LoadReport) -> dict[str, Any]:
+    config = checkpoint.config
+    unused = list(report.unused[:_SHOWN_UNUSED])
+    if len(report.unused) > _SHOWN_UNUSED:
+        unused.append(f"and {len(report.unused) - _SHOWN_UNUSED} more")
+    return {
+        "checkpoint": checkpoint.name,
+        "folder": str(checkpoint.path),
+        "revision": checkpoint.revision,
+        "family": checkpoint.family,
+        "architecture": checkpoint.architecture,
+        "layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "vocabulary": config.vocab_size,
+        "parameters": report.parameters,
+        "tensors_loaded": report.loaded,
+        "stored_as": list(report.stored_types),
+        "known_and_unused": unused,
+        "longest_input": checkpoint.max_tokens,
+        "pooling": checkpoint.pooling,
+        "normalize": checkpoint.normalize,
+        "prompts": list(checkpoint.prompts),
+        "default_prompt": checkpoint.default_prompt_name,
+        "labels": list(checkpoint.labels),
+        "licence": checkpoint.licence,
+        "languages": list(checkpoint.languages),
+    }
+
+
+def _find(models_dir: Path, name: str) -> Path:
+    path = models_dir / name
+    return path if path.is_dir() else Path(name)
+
+
+def _named_paths(pairs: Sequence[str]) -> dict[str, Path]:
+    named: dict[str, Path] = {}
+    for pair in pairs:
+        name, separator, path = pair.partition("=")
+        if not separator:
+            raise click.UsageError(f"{pair!r} is not NAME=PATH")
+        named[name] = Path(path)
+    return named
+
+
+def _load_all(models_dir: Path) -> tuple[list[Bundle], list[tuple[Path, str]]]:
+    """Read every manifest; digests are left to `verify`, which says so."""
+    found: list[Bundle] = []
+    broken: list[tuple[Path, str]] = []
+    for path in discover(models_dir):
+        try:
+            found.append(Bundle.load(path, verify_hashes=False))
+        except BundleError as error:
+            broken.append((path, str(error)))
+    return found, broken
+
+
+def _as_json(found: Sequence[Bundle], broken: Sequence[tuple[Path, str]]) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = [
+        {
+            "path": str(bundle.path),
+            "digest": bundle.digest,
+            "bytes": _nbytes(bundle.manifest),
+            **bundle.manifest.model_dump(mode="json", exclude={"files"}),
+        }
+        for bundle in found
+    ]
+    listed.extend({"path": str(path), "error": problem} for path, problem in broken)
+    return listed
+
+
+def _nbytes(manifest: Manifest) -> int:
+    return sum(entry.size for entry in manifest.files.values())
+
+
+def _row(bundle: Bundle) -> tuple[str, ...]:
+    manifest = bundle.manifest
+    gives = f"{manifest.dimensions} dims" if manifest.task == "embedding" else _entity_types(manifest.labels)
+    return (
+        manifest.name,
+        manifest.task,
+        gives,
+        ",".join(manifest.languages) or "-",
+        manifest.licence,
+        f"{_nbytes(manifest) / 1e6:.1f}",
+        _quality(manifest.quality) or "not measured",
+    )
+
+
+def _entity_types(labels: Sequence[str]) -> str:
+    """`PER,LOC` of `O, B-PER, I-PER, B-LOC, I-LOC`."""
+    return ",".join(dict.fromkeys(label.rpartition("-")[2] for label in labels if label != "O"))
+
+
+def _quality(quality: dict[str, Any]) -> str:
+    """Flatten nested figures to `set measure value`, leaving out texts and counts."""
+    parts: list[str] = []
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{prefix} {key}".strip(), inner)
+        elif isinstance(value, float):
+            parts.append(f"{prefix} {value:g}")
+
+    walk("", quality)
+    return "; ".join(parts)
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    header = ("NAME", "TASK", "GIVES", "LANGUAGES", "LICENCE", "MB", "QUALITY")
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    for row in (header, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
