@@ -280,17 +280,22 @@ def _runs(path: Sequence[int], scheme: LabelScheme, restarts: NDArray[np.bool_])
 
 
 def _tidy(text: str, start: int, end: int) -> tuple[int, int]:
-    """Trim what belongs to no name, then widen to whole visible characters."""
-    while start < end and _is_trimmed(text[start]):
+    """Trim whole characters that belong to no name; widen to whole ones. Equal ends = nothing is left."""
+    while start < end and _is_trimmed(text[_grapheme_start(text, start)]):
         start += 1
-    while start < end and _is_trimmed(text[end - 1]):
+    while start < end and _is_trimmed(text[_grapheme_start(text, end - 1)]):
         end -= 1
-    if start < end:
-        while not is_grapheme_border(text, start):
-            start -= 1
-        while not is_grapheme_border(text, end):
-            end += 1
-    return start, end
+    if start == end:
+        return start, end
+    while not is_grapheme_border(text, end):
+        end += 1
+    return _grapheme_start(text, start), end
+
+
+def _grapheme_start(text: str, index: int) -> int:
+    while not is_grapheme_border(text, index):
+        index -= 1
+    return index
 
 
 def _is_trimmed(character: str) -> bool:

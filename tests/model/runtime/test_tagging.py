@@ -1,0 +1,370 @@
+"""Spans are exact slices, whole words and whole characters, whatever the labels say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models, normalizers, pre_tokenizers
+
+from model.runtime.tagging import Entity, LabelScheme, decode, find_entities, softmax, words_of
+from model.runtime.text_borders import is_grapheme_border
+from model.runtime.tokenization import TokenizedText, Tokenizer
+from tests.bundles import LABELS, NER_LABELS, tiny_tokenizer
+
+SCHEME = LabelScheme.from_labels(LABELS)
+TINY = Tokenizer(tiny_tokenizer())
+
+
+def certain(labels: Sequence[str], certainty: float = 0.9) -> NDArray[np.float64]:
+    """[S, L]: each token's label with ``certainty``, the rest spread evenly."""
+    rest = (1 - certainty) / (len(LABELS) - 1)
+    probabilities = np.full((len(labels), len(LABELS)), rest)
+    for index, label in enumerate(labels):
+        probabilities[index, LABELS.index(label)] = certainty
+    return probabilities
+
+
+def pieces(text: str, *cuts: tuple[int, int, int | None]) -> TokenizedText:
+    """Tokens given as (start, end, word)."""
+    return TokenizedText(
+        input_ids=np.zeros(len(cuts), dtype=np.int64),
+        offsets=np.array([cut[:2] for cut in cuts], dtype=np.int64).reshape(-1, 2),
+        word_ids=[cut[2] for cut in cuts],
+        special=np.zeros(len(cuts), dtype=np.bool_),
+    )
+
+
+def tag(
+    text: str, tokenized: TokenizedText, labels: Sequence[str], threshold: float = 0.0
+) -> list[tuple[str, str]]:
+    """(slice, label) of what is found."""
+    entities = find_entities(
+        text, tokenized.offsets, tokenized.word_ids, certain(labels), SCHEME, threshold=threshold
+    )
+    return [(text[entity.start : entity.end], entity.label) for entity in entities]
+
+
+def tag_by_table(text: str, threshold: float = 0.0) -> list[Entity]:
+    """With the tiny NER model's table in place of a model."""
+    (tokenized,) = TINY.tokenize([text])
+    parts = [text[start:end] for start, end in tokenized.offsets.tolist()]
+    probabilities = certain([NER_LABELS.get(part, "O") for part in parts])
+    return find_entities(
+        text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME, threshold=threshold
+    )
+
+
+# Decoding
+
+
+def brute_force(probabilities: NDArray[np.float64], scheme: LabelScheme, restarts: Sequence[bool]) -> float:
+    """Best log-probability over all allowed sequences, one by one."""
+    best = -np.inf
+    count, width = probabilities.shape
+    for path in itertools.product(range(width), repeat=count):
+        names = [scheme.labels[label] for label in path]
+        allowed = True
+        for index, name in enumerate(names):
+            before = "O" if index == 0 or restarts[index] else names[index - 1]
+            allowed &= not name.startswith("I-") or before[2:] == name[2:]
+        if allowed:
+            best = max(best, float(np.log(probabilities[np.arange(count), path]).sum()))
+    return best
+
+
+@given(data=st.data(), count=st.integers(1, 4))
+def test_viterbi_finds_the_best_allowed_sequence(data: st.DataObject, count: int) -> None:
+    """Against trying them all."""
+    scheme = LabelScheme.from_labels(["I-A", "O", "B-A", "B-B", "I-B"])
+    logits = data.draw(arrays(np.float32, (count, 5), elements=st.floats(-4, 4, width=32)))
+    restarts = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    probabilities = softmax(logits)
+    path = decode(probabilities, scheme, restarts=restarts)
+    reached = float(np.log(probabilities[np.arange(count), path]).sum())
+    assert reached == pytest.approx(brute_force(probabilities, scheme, restarts.tolist()), abs=1e-9)
+
+
+@given(data=st.data(), count=st.integers(1, 12))
+def test_decoded_sequences_keep_the_rules(data: st.DataObject, count: int) -> None:
+    """No I- without its B-, even where probabilities are zero."""
+    logits = data.draw(
+        arrays(np.float32, (count, len(LABELS)), elements=st.sampled_from([-1e4, 0.0, 3.0, 1e4]))
+    )
+    names = [LABELS[label] for label in decode(softmax(logits), SCHEME)]
+    for before, after in itertools.pairwise(["O", *names]):
+        assert not after.startswith("I-") or before[2:] == after[2:]
+
+
+def test_an_orphan_inside_label_takes_the_likelier_reading() -> None:
+    """A greedy reading would give I-PER out of nothing, or drop a sure name."""
+    probabilities = certain(["O", "I-PER"], 0.9)
+    probabilities[0] = [0.55, 0.40, 0.01, 0.01, 0.01, 0.01, 0.01]
+    assert [LABELS[label] for label in decode(probabilities, SCHEME)] == ["B-PER", "I-PER"]
+
+
+def test_nothing_decodes_to_nothing() -> None:
+    """An empty text is no error."""
+    assert decode(np.zeros((0, len(LABELS))), SCHEME) == []
+    assert tag("", pieces(""), []) == []
+
+
+@given(arrays(np.float32, (3, 4), elements=st.floats(-1e4, 1e4, width=32)))
+def test_softmax_gives_probabilities(logits: NDArray[np.float32]) -> None:
+    """Large logits must not overflow."""
+    probabilities = softmax(logits)
+    np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, rtol=1e-12)
+    assert (probabilities >= 0).all()
+
+
+# Schemes
+
+
+def test_labels_in_any_order_are_understood() -> None:
+    """Published models number them as they like."""
+    scheme = LabelScheme.from_labels(["I-X", "B-X", "O"])
+    assert scheme.outside == 2
+    assert scheme.types == ("X", "X", None)
+    assert scheme.may_start.tolist() == [False, True, True]
+    assert scheme.may_follow.tolist() == [[True] * 3, [True] * 3, [False, True, True]]
+
+
+@pytest.mark.parametrize("labels", [["O", "PER", "LOC"], ["O", "I-PER", "I-LOC"]])
+def test_types_without_a_begin_label_are_runs(labels: list[str]) -> None:
+    """Plain and IOB1-like label sets still give entities."""
+    scheme = LabelScheme.from_labels(labels)
+    probabilities = np.eye(3)[[1, 1, 2, 0, 2]]
+    text = "a b c d e"
+    offsets = np.array([[2 * index, 2 * index + 1] for index in range(5)])
+    found = find_entities(text, offsets, list(range(5)), probabilities, scheme)
+    assert [(text[e.start : e.end], e.label) for e in found] == [("a b", "PER"), ("c", "LOC"), ("e", "LOC")]
+
+
+@pytest.mark.parametrize("labels", [["B-X", "I-X"], ["O", "O"], ["O", "S-X", "B-X"], ["O", "L-X"]])
+def test_schemes_that_would_be_misread_are_refused(labels: list[str]) -> None:
+    """BIOES read as BIO would lose every single-word entity."""
+    with pytest.raises(ValueError, match="label"):
+        LabelScheme.from_labels(labels)
+
+
+# Words
+
+
+def test_the_first_token_decides_for_a_word() -> None:
+    """Training labels it first; a span never ends inside a word of a script with spaces."""
+    text = "in Parisian"
+    tokenized = pieces(text, (0, 2, 0), (3, 6, 1), (6, 11, 1))
+    assert tag(text, tokenized, ["O", "B-LOC", "O"]) == [("Parisian", "LOC")]
+    assert tag(text, tokenized, ["O", "O", "B-LOC"]) == []
+
+
+def test_punctuation_parts_what_the_tokenizer_calls_a_word() -> None:
+    """Tokenizers that split at spaces only keep "Paris," whole; the comma is no part of the name."""
+    text = "Paris,London-based"
+    tokenized = pieces(text, (0, 5, 0), (5, 6, 0), (6, 12, 0), (12, 13, 0), (13, 18, 0))
+    labels = ["B-LOC", "O", "B-LOC", "O", "O"]
+    assert tag(text, tokenized, labels) == [("Paris", "LOC"), ("London", "LOC")]
+
+
+def test_han_characters_are_words_of_their_own() -> None:
+    """A whole clause is one word to some tokenizers."""
+    text = "在北京Tim"
+    tokenized = pieces(text, (0, 1, 0), (1, 2, 0), (2, 3, 0), (3, 6, 0))
+    labels = ["O", "B-LOC", "I-LOC", "B-PER"]
+    assert tag(text, tokenized, labels) == [("北京", "LOC"), ("Tim", "PER")]
+
+
+def test_a_bare_word_start_mark_belongs_to_the_character_behind_it() -> None:
+    """SentencePiece before a Han character: two tokens, one place, one label."""
+    text = "在 北京"
+    tokenized = pieces(text, (0, 1, 0), (0, 1, 1), (2, 3, 2), (2, 3, 3), (3, 4, 4))
+    assert [
+        (w.start, w.end, w.first_token) for w in words_of(text, tokenized.offsets, tokenized.word_ids)
+    ] == [
+        (0, 1, 0),
+        (2, 3, 2),
+        (3, 4, 4),
+    ]
+    assert tag(text, tokenized, ["O", "O", "B-LOC", "I-LOC", "I-LOC"]) == [("北京", "LOC")]
+
+
+@pytest.mark.parametrize("hidden", ["\u00ad", "\u200b", "\u0301", "\u200d"])
+def test_invisible_characters_inside_a_word_do_not_part_it(hidden: str) -> None:
+    """Normalisers drop them, so token and text differ in length, which misleads heuristics by length."""
+    text = f"john Re{hidden}ne in"
+    tokenized = pieces(text, (0, 4, 0), (5, 7, 1), (8, 10, 1), (11, 13, 2))
+    assert tag(text, tokenized, ["B-PER", "I-PER", "O", "O"]) == [(f"john Re{hidden}ne", "PER")]
+    assert tag(text, tokenized, ["B-PER", "B-PER", "O", "O"]) == [
+        ("john", "PER"),
+        (f"Re{hidden}ne", "PER"),
+    ]
+
+
+def lower_case_word_piece() -> Tokenizer:
+    """BERT uncased: accents are stripped and control characters dropped before tokens are cut."""
+    words = ["[PAD]", "[UNK]", "john", "re", "##ne", "in", "pa", "##ris"]
+    raw = RawTokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    raw.normalizer = normalizers.BertNormalizer()
+    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return Tokenizer(raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("john Re\u0301ne in Paris", ["john", "Re\u0301ne", "Paris"]),
+        ("john Rene\u0301 in Paris", ["john", "Rene\u0301", "Paris"]),
+        ("john R\u00e9ne in Paris", ["john", "R\u00e9ne", "Paris"]),
+        ("john r\u00ade\u00adne in pa\u200bris", ["john", "r\u00ade\u00adne", "pa\u200bris"]),
+        ("JOHN Rene\u0301", ["JOHN", "Rene\u0301"]),
+    ],
+)
+def test_accents_and_hidden_characters_stay_with_their_word(text: str, wanted: list[str]) -> None:
+    """Reported against other servers: neighbours fused, last accents lost."""
+    tokenizer = lower_case_word_piece()
+    (tokenized,) = tokenizer.tokenize([text])
+    labels = {"john": "B-PER", "re": "B-PER", "pa": "B-LOC"}
+    names = ["[PAD]", "[UNK]", "john", "re", "##ne", "in", "pa", "##ris"]
+    found = tag(text, tokenized, [labels.get(names[token], "O") for token in tokenized.input_ids.tolist()])
+    assert [part for part, _ in found] == wanted
+
+
+# Spans
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("We visited Paris, London, Berlin and Tokyo.", ["Paris", "London", "Berlin", "Tokyo"]),
+        ("今年去了北京、上海、广州和深圳。", ["北京", "上海", "广州", "深圳"]),
+        ("北京上海", ["北京", "上海"]),
+        ("Paris London", ["Paris", "London"]),
+    ],
+)
+def test_neighbours_in_a_list_stay_apart(text: str, wanted: list[str]) -> None:
+    """A second B- begins a second entity, with or without something between."""
+    assert [text[entity.start : entity.end] for entity in tag_by_table(text)] == wanted
+
+
+def test_an_enumeration_comma_parts_even_what_the_model_joins() -> None:
+    """It separates the items of a list by its very nature."""
+    text = "北京、上海"
+    (tokenized,) = TINY.tokenize([text])
+    labels = ["O", "B-LOC", "I-LOC", "I-LOC", "B-LOC", "I-LOC", "O"]
+    assert tag(text, tokenized, labels) == [("北京", "LOC"), ("上海", "LOC")]
+
+
+@pytest.mark.parametrize(
+    "prefix", ["\ufeff", "Note:\u00a0\u00a0", "a\u0007\u0010b \u2028", "\r\n\r\n\t", "🙂 ", "① "]
+)
+def test_what_stands_before_moves_every_span_by_its_length(prefix: str) -> None:
+    """Marks, no-break spaces, control characters and line ends, which normalisers drop."""
+    text = "Tim Cook works in Paris. 张三在北京工作。"
+    plain = tag_by_table(text)
+    moved = tag_by_table(prefix + text)
+    assert len(plain) == 4
+    assert [(e.start - len(prefix), e.end - len(prefix), e.label) for e in moved] == [
+        (e.start, e.end, e.label) for e in plain
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end", "wanted"),
+    [
+        ("a Paris, b", 2, 8, "Paris"),
+        ("a ，北京。 b", 2, 6, "北京"),
+        ("a  Paris\u00a0\u200b b", 1, 10, "Paris"),
+        ("in U.S. x", 3, 7, "U.S."),
+        ("e\u0301mile x", 0, 1, "e\u0301"),
+        ("e\u0301mile x", 1, 6, "e\u0301mile"),
+        ("👩\u200d👧 x", 0, 1, "👩\u200d👧"),
+        ("👍🏽 x", 0, 1, "👍🏽"),
+    ],
+)
+def test_borders_are_trimmed_then_widened_to_whole_characters(
+    text: str, start: int, end: int, wanted: str
+) -> None:
+    """A token may be wider or narrower than what a reader would mark."""
+    assert tag(text, pieces(text, (start, end, 0)), ["B-LOC"]) == [(wanted, "LOC")]
+
+
+def test_a_span_of_separators_only_is_none() -> None:
+    """Nothing is left after trimming."""
+    assert tag("a , b", pieces("a , b", (0, 1, 0), (2, 3, 1), (4, 5, 2)), ["O", "B-LOC", "O"]) == []
+
+
+def test_entities_do_not_cross_an_empty_line() -> None:
+    """A heading and the text below it are two things; one line end is a mere fold."""
+    for gap, wanted in (
+        ("\n", ["New{}York"]),
+        ("\n\n", ["New"]),
+        ("\r\n \r\n", ["New"]),
+    ):
+        text = f"New{gap}York"
+        tokenized = pieces(text, (0, 3, 0), (3 + len(gap), 7 + len(gap), 1))
+        found = find_entities(
+            text, tokenized.offsets, tokenized.word_ids, certain(["B-LOC", "I-LOC"], 0.99), SCHEME
+        )
+        assert text[found[0].start : found[0].end] == wanted[0].format(gap)
+
+
+LETTERS = "Tim Cook Paris New York 张三李北京、，。 ,.\n\u0301\u200d🙂👍🏽é"
+
+
+@given(text=st.text(alphabet=LETTERS, max_size=25), data=st.data())
+def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObject) -> None:
+    """Whatever the model says."""
+    (tokenized,) = TINY.tokenize([text])
+    names = data.draw(st.lists(st.sampled_from(LABELS), min_size=len(tokenized), max_size=len(tokenized)))
+    found = find_entities(text, tokenized.offsets, tokenized.word_ids, certain(names, 0.7), SCHEME)
+    free_from = 0
+    for entity in found:
+        assert free_from <= entity.start < entity.end <= len(text)
+        free_from = entity.end
+        part = text[entity.start : entity.end]
+        assert part == part.strip(" \t\n、,，。")
+        assert "、" not in part
+        assert is_grapheme_border(text, entity.start)
+        assert is_grapheme_border(text, entity.end)
+        assert 0.0 <= entity.score <= 1.0
+
+
+@given(data=st.data(), threshold=st.floats(0, 1))
+def test_a_threshold_only_drops_whole_entities(data: st.DataObject, threshold: float) -> None:
+    """answer(t) is exactly answer(0) with score >= t."""
+    text = "Tim Cook visited Paris, London and 北京、上海 with 张三."
+    (tokenized,) = TINY.tokenize([text])
+    logits = data.draw(arrays(np.float32, (len(tokenized), len(LABELS)), elements=st.floats(-3, 3, width=32)))
+    arguments = (text, tokenized.offsets, tokenized.word_ids, softmax(logits), SCHEME)
+    everything = find_entities(*arguments)
+    kept = find_entities(*arguments, threshold=threshold)
+    assert kept == [entity for entity in everything if entity.score >= threshold]
+
+
+def test_the_score_is_the_mean_over_words() -> None:
+    """As the Hugging Face pipeline counts, so that thresholds carry over; sub-tokens count once."""
+    text = "Tim Cooking"
+    tokenized = pieces(text, (0, 3, 0), (4, 8, 1), (8, 11, 1))
+    probabilities = certain(["B-PER", "I-PER", "O"])
+    probabilities[1] = certain(["I-PER"], 0.7)
+    (entity,) = find_entities(text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME)
+    assert entity == Entity(0, 11, "PER", pytest.approx(0.8))
+
+
+def test_special_and_prefix_tokens_are_never_entities() -> None:
+    """They stand for no text, whatever the model makes of them."""
+    (tokenized,) = TINY.tokenize(["hello"], prefix="Paris ")
+    assert tag("hello", tokenized, ["B-PER"] * (len(tokenized) - 2) + ["O", "B-LOC"]) == []
+
+
+def test_probabilities_of_another_shape_are_refused() -> None:
+    """Labels and logits would be matched wrongly."""
+    with pytest.raises(ValueError, match="probabilities"):
+        find_entities("a", np.array([[0, 1]]), [0], np.ones((1, 3)), SCHEME)
