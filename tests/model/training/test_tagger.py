@@ -1,0 +1,167 @@
+"""From a small embedding bundle to a tagging bundle that the runtime reads."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from click.testing import CliRunner
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from model.encoder.config import EncoderConfig
+from model.encoder.encoder import Encoder
+from model.export.writer import BundleContents, read_bundle_weights, write_bundle
+from model.runtime.bundle import Bundle, Source
+from model.training.spans import bio_labels
+from model.training.tagger import classifier_on
+from model.training.tokens import write_tagging_tokenizer
+from service.cli import main
+
+PEOPLE, PLACES = ["ann", "bo", "王明"], ["oslo", "rio", "北京"]
+FILLERS = ["met", "in", "the", "saw", "去了"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *PEOPLE, *PLACES, *FILLERS, *"王明北京去了"]
+
+
+def toy_tokenizer() -> tokenizers.Tokenizer:
+    """Whole words, Han words joined as a subword model would join them."""
+    tokenizer = tokenizers.Tokenizer(
+        models.WordLevel({piece: index for index, piece in enumerate(PIECES)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An embedding bundle to start from."""
+    torch.manual_seed(0)
+    config = EncoderConfig(
+        vocab_size=len(PIECES),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
+    path = tmp_path_factory.mktemp("models") / "base"
+    write_bundle(
+        BundleContents(
+            name="base",
+            model=Encoder(config).eval(),
+            family="conche",
+            tokenizer=toy_tokenizer(),
+            source=Source(name="made for tests"),
+            licence="Apache-2.0",
+            languages=("en", "zh"),
+            description="A small encoder.",
+            max_tokens=32,
+            pooling="mean",
+            normalize=True,
+        ),
+        path,
+    )
+    return path
+
+
+def write_texts(path: Path, count: int, seed: int) -> Path:
+    """Sentences in which persons and places are always the same words."""
+    chooser = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        words = [chooser.choice(PEOPLE + PLACES + FILLERS) for _ in range(chooser.randint(2, 8))]
+        spans, start = [], 0
+        for word in words:
+            label = "PER" if word in PEOPLE else "LOC" if word in PLACES else None
+            if label is not None:
+                spans.append({"start": start, "end": start + len(word), "label": label})
+            start += len(word) + 1
+        lines.append(json.dumps({"text": " ".join(words), "spans": spans}, ensure_ascii=False))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> None:
+    """`conche train ner` leaves a bundle beside its base that finds what it was taught."""
+    target = base.parent / "tagger"
+    arguments = [
+        *("train", "ner", "--base", str(base), "-o", str(target), "--epochs", "6", "--batch-size", "16"),
+        *("--train", str(write_texts(tmp_path / "toy" / "train.jsonl", 240, 1)), "--learning-rate", "5e-3"),
+        *("--dev", str(write_texts(tmp_path / "toy" / "dev.jsonl", 40, 2))),
+        *("--test", str(write_texts(tmp_path / "toy" / "test.jsonl", 40, 3))),
+    ]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    manifest = Bundle.load(target).manifest
+    assert set(manifest.labels) == set(bio_labels(["PER", "LOC"]))
+    assert manifest.precision.storage.linear == "int8_row"
+    measured = manifest.quality["toy/test"]
+    assert isinstance(measured, dict)
+    assert measured["f1"] > 90
+    # The tables are the base's own file, kept once.
+    assert (target / "embeddings.safetensors").is_symlink()
+
+    scored = CliRunner().invoke(
+        main, ["eval", "ner", str(target), str(tmp_path / "toy" / "test.jsonl"), "--json"]
+    )
+    assert json.loads(scored.stdout) == measured
+
+    again = CliRunner().invoke(main, arguments)
+    assert again.exit_code == 1
+    assert "--overwrite" in again.output
+
+
+def test_training_starts_from_the_bundles_weights(base: Path) -> None:
+    """The encoder under a fresh head is the bundle's, to the bit."""
+    classifier = classifier_on(base, bio_labels(["X"]))
+    weights = read_bundle_weights(base)
+    state = classifier.encoder.state_dict()
+    assert state.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(state[name].numpy(), array)
+
+
+def test_every_han_character_is_a_token(tmp_path: Path) -> None:
+    """A name may begin anywhere; joined pieces would hide its border. Other tokens and ids stay."""
+    source, target = tmp_path / "source.json", tmp_path / "target.json"
+    toy_tokenizer().save(str(source))
+    write_tagging_tokenizer(source, target)
+    before, after = (tokenizers.Tokenizer.from_file(str(path)) for path in (source, target))
+    assert before.encode("ann 北京").tokens == ["[CLS]", "ann", "北京", "[SEP]"]
+    assert after.encode("ann 北京").tokens == ["[CLS]", "ann", "北", "京", "[SEP]"]
+    assert after.get_vocab() == before.get_vocab()
+
+
+def test_labels_unknown_to_training_are_refused_before_it(base: Path, tmp_path: Path) -> None:
+    """A dev set with other labels would make every epoch look bad; say so at once."""
+    train = write_texts(tmp_path / "toy" / "train.jsonl", 10, 1)
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text(
+        '{"text":"ann","spans":[{"start":0,"end":3,"label":"DRUG"}]}\n{"text":1}', encoding="utf-8"
+    )
+    result = CliRunner().invoke(
+        main,
+        [
+            "train",
+            "ner",
+            "--base",
+            str(base),
+            "--train",
+            str(train),
+            "--dev",
+            str(odd),
+            "-o",
+            str(tmp_path / "x"),
+        ],
+    )
+    assert result.exit_code == 1
+    assert "DRUG" in result.output
+    assert "odd.jsonl:2" in result.output
+    assert not (tmp_path / "x").exists()
