@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,10 @@ class TaggedText:
 class InferenceObserver(Protocol):
     """What is told about the work of one model; none of it may block or raise."""
 
+    def watch(self, queue: "DynamicBatcher[Any, Any]", *, threads: int) -> None:
+        """The model has this queue, and runs with so many threads; told once, at the beginning."""
+        ...
+
     def on_tokenize(self, seconds: float) -> None:
         """The texts of one request were tokenised."""
         ...
@@ -178,6 +182,8 @@ class _Model:
             name=manifest.name,
             on_batch=None if observer is None else observer.on_batch,
         )
+        if observer is not None:
+            observer.watch(self.batcher, threads=engine.threads)
 
     async def tokenize(
         self,

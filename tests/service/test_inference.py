@@ -543,6 +543,10 @@ class _Notes:
         self.tokenized: list[float] = []
         self.batches: list[BatchStats] = []
         self.answered: list[tuple[int, int, int]] = []
+        self.watched: list[tuple[object, int]] = []
+
+    def watch(self, queue: object, *, threads: int) -> None:
+        self.watched.append((queue, threads))
 
     def on_tokenize(self, seconds: float) -> None:
         self.tokenized.append(seconds)
@@ -563,6 +567,7 @@ async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, bud
     assert sum(stats.size for stats in notes.batches) == 2
     assert sum(stats.tokens for stats in notes.batches) == 67
     assert notes.answered == [(2, 67, 1)]
+    assert notes.watched == [(embedder.batcher, 1)]
 
 
 async def test_a_closed_model_refuses_work(embedding_bundle: Bundle, budget: ComputeBudget) -> None:

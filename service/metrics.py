@@ -1,0 +1,382 @@
+"""Every metric of the service: one registry per ``Metrics``, and the observers that feed it.
+
+Names begin with ``conche_`` and are in base units. Label values come from the service, never from a caller:
+routes are templates, methods and error codes a closed set, models those that were loaded. All series are
+there before the first request, so that a rate has a zero to start from and an alert on absence means absence.
+"""
+
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Protocol
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
+
+from model.runtime.bundle import Manifest
+from service.batching import BatchingLimits, BatchStats
+
+UNMATCHED: Final = "unmatched"
+OTHER: Final = "other"
+TEXT_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Answers that say "not now" or "not so much": what an operator's limits and the load refused.
+_REFUSALS: Final = (
+    "input_too_long",
+    "overloaded",
+    "payload_too_large",
+    "timeout",
+    "too_many_characters",
+    "too_many_inputs",
+    "unavailable",
+)
+# Label values of one kind that are kept; a fault in a caller of this module must not fill the memory.
+_MOST_VALUES: Final = 100
+
+# Steps of a millisecond where short requests are; up to the longest that a request may take.
+_REQUEST_BUCKETS: Final = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.035, 0.05),
+    *(0.075, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+)
+# Stages are parts of a request: finer at the lower end.
+_STAGE_BUCKETS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03),
+    *(0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+_SIZE_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+_TOKEN_BUCKETS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16_384, 32_768)
+_RATIO_BUCKETS: Final = (1.0, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
+
+
+class WatchedQueue(Protocol):
+    """What the gauges read of a ``DynamicBatcher``."""
+
+    limits: BatchingLimits
+
+    @property
+    def healthy(self) -> bool:
+        """Whether work submitted now would be run."""
+        ...
+
+    @property
+    def queued_items(self) -> int:
+        """Places taken."""
+        ...
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens taken."""
+        ...
+
+
+class Metrics:
+    """The registry of one app and everything in it; two apps in one process do not meet."""
+
+    def __init__(self, *, version: str | None = None) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.registry.register(_ThreadsCollector())
+        self._routes = _Bounded(UNMATCHED)
+        self._codes = _Bounded(OTHER)
+
+        self._requests = Counter(
+            "conche_requests_total",
+            "Requests answered; code is that of the error, empty if there was none.",
+            ("route", "method", "status", "code"),
+            registry=self.registry,
+        )
+        self._request_seconds = Histogram(
+            "conche_request_duration_seconds",
+            "From the first byte of a request to the last of its answer.",
+            ("route",),
+            buckets=_REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self._refusals = Counter(
+            "conche_refusals_total",
+            "Requests refused by a limit or for want of capacity.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._families = _ModelFamilies(self.registry)
+        self._models = Info("conche_model", "What was loaded.", ("model",), registry=self.registry)
+        self._faq_entries = Gauge(
+            "conche_faq_entries", "Entries that /search looks in.", registry=self.registry
+        )
+        build = Info("conche_build", "What is running.", registry=self.registry)
+        build.info(
+            {"version": version or metadata.version("conche"), "python_version": platform.python_version()}
+        )
+        for reason in _REFUSALS:
+            self._refusals.labels(reason)
+
+    # -- fed by the application ------------------------------------------------------------------------------
+
+    def expect_requests(self, routes: Iterable[tuple[str, str]], statuses: Mapping[str, int]) -> None:
+        """Create the series of the app's routes before the first request.
+
+        Args:
+            routes: (method, route template), each once.
+            statuses: error code -> HTTP status, of all errors that requests with a body may get.
+        """
+        for code in statuses:
+            self._codes.know(code)
+        for method, route in (*routes, ("GET", UNMATCHED)):
+            self._routes.know(route)
+            self._request_seconds.labels(route)
+            if route != UNMATCHED:
+                self._requests.labels(route, method, "200", "")
+            if method == "POST":
+                for code, status in statuses.items():
+                    self._requests.labels(route, method, str(status), code)
+
+    def observe_request(
+        self, *, method: str, route: str, status: int, code: str | None, seconds: float
+    ) -> None:
+        """Count one request.
+
+        Args:
+            method: any; unusual ones count as "other".
+            route: its route's template; anything unknown counts as "unmatched".
+            status: sent, 100 to 599.
+            code: of the error; None if there was none.
+            seconds: it took.
+        """
+        route = self._routes(route)
+        code = self._codes(code) if code else ""
+        method = method if method in _METHODS else OTHER
+        shown_status = str(status) if 100 <= status <= 599 else OTHER
+        self._requests.labels(route, method, shown_status, code).inc()
+        self._request_seconds.labels(route).observe(seconds)
+        if code in _REFUSALS:
+            self._refusals.labels(code).inc()
+
+    def watch_faq(self, count: Callable[[], int]) -> None:
+        """Show ``count()`` at each scrape as the number of FAQ entries."""
+        self._faq_entries.set_function(count)
+
+    def observe_model(self, manifest: Manifest) -> "ModelMetrics":
+        """Create the series of one model, and what feeds them."""
+        self._models.labels(manifest.name).info(
+            {
+                "task": manifest.task,
+                "family": manifest.architecture.family,
+                "source": manifest.source.name,
+                "revision": manifest.source.revision or "",
+                "licence": manifest.licence,
+                "precision": manifest.precision.compute,
+            }
+        )
+        return ModelMetrics(self._families, manifest.name)
+
+    # -- read by Prometheus ----------------------------------------------------------------------------------
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Every series, as the ``Accept`` header asks for it.
+
+        OpenMetrics only for those who name it and like it no less than text: a wildcard is no wish for it.
+
+        Returns:
+            The body and its content type, which always agree.
+        """
+        without_created = _WithoutCreationTimes(self.registry)
+        version = openmetrics_version(accept)
+        if version is None:
+            return generate_latest(without_created), TEXT_CONTENT_TYPE
+        body: bytes = generate_openmetrics(without_created)  # type: ignore[no-untyped-call]
+        return body, f"application/openmetrics-text; version={version}; charset=utf-8"
+
+
+class ModelMetrics:
+    """The series of one model; an ``InferenceObserver``."""
+
+    def __init__(self, families: "_ModelFamilies", model: str) -> None:
+        self._tokenize_seconds = families.tokenize_seconds.labels(model)
+        self._queue_seconds = families.queue_seconds.labels(model)
+        self._inference_seconds = families.inference_seconds.labels(model)
+        self._batch_size = families.batch_size.labels(model)
+        self._batch_tokens = families.batch_tokens.labels(model)
+        self._padding_ratio = families.padding_ratio.labels(model)
+        self._failed_batches = families.failed_batches.labels(model)
+        self._texts = families.texts.labels(model)
+        self._tokens = families.tokens.labels(model)
+        self._truncated = families.truncated.labels(model)
+        self._queue_depth_items = families.queue_depth_items.labels(model)
+        self._queue_depth_tokens = families.queue_depth_tokens.labels(model)
+        self._queue_limit_items = families.queue_limit_items.labels(model)
+        self._queue_limit_tokens = families.queue_limit_tokens.labels(model)
+        self._healthy = families.healthy.labels(model)
+        self._threads = families.threads.labels(model)
+
+    def watch(self, queue: WatchedQueue, *, threads: int) -> None:
+        """Show the state of ``queue`` at each scrape."""
+        self._queue_depth_items.set_function(lambda: queue.queued_items)
+        self._queue_depth_tokens.set_function(lambda: queue.queued_tokens)
+        self._queue_limit_items.set(queue.limits.max_queue_items)
+        self._queue_limit_tokens.set(queue.limits.max_queue_tokens)
+        self._healthy.set_function(lambda: float(queue.healthy))
+        self._threads.set(threads)
+
+    def on_tokenize(self, seconds: float) -> None:
+        """Note that the texts of one request were tokenised."""
+        self._tokenize_seconds.observe(seconds)
+
+    def on_batch(self, stats: BatchStats) -> None:
+        """Note one run."""
+        for seconds in stats.queue_seconds:
+            self._queue_seconds.observe(seconds)
+        self._inference_seconds.observe(stats.run_seconds)
+        self._batch_size.observe(stats.size)
+        self._batch_tokens.observe(stats.padded_tokens)
+        self._padding_ratio.observe(stats.padded_tokens / max(stats.tokens, 1))
+        self._tokens.inc(stats.tokens)
+        if stats.failed:
+            self._failed_batches.inc()
+
+    def on_texts(self, *, texts: int, tokens: int, truncated: int) -> None:
+        """Note the texts of one answered request; their tokens were counted as they were run."""
+        del tokens
+        self._texts.inc(texts)
+        self._truncated.inc(truncated)
+
+
+class _ModelFamilies:
+    """What is measured of each model; every family has the label ``model``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, help_text: str) -> Counter:
+            return Counter(f"conche_{name}_total", help_text, ("model",), registry=registry)
+
+        def gauge(name: str, help_text: str) -> Gauge:
+            return Gauge(f"conche_{name}", help_text, ("model",), registry=registry)
+
+        def histogram(name: str, help_text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"conche_{name}", help_text, ("model",), buckets=buckets, registry=registry)
+
+        self.tokenize_seconds = histogram(
+            "tokenize_duration_seconds",
+            "Tokenising the texts of a request, its wait for a thread included.",
+            _STAGE_BUCKETS,
+        )
+        self.queue_seconds = histogram(
+            "queue_duration_seconds", "From the admission of a text to the start of its run.", _STAGE_BUCKETS
+        )
+        self.inference_seconds = histogram(
+            "inference_duration_seconds", "One run of the model.", _STAGE_BUCKETS
+        )
+        self.batch_size = histogram("batch_size", "Rows of a batch.", _SIZE_BUCKETS)
+        self.batch_tokens = histogram("batch_tokens", "Tokens of a batch, padding counted.", _TOKEN_BUCKETS)
+        self.padding_ratio = histogram(
+            "padding_ratio", "Tokens of a batch with padding over those without; 1 = none.", _RATIO_BUCKETS
+        )
+        self.failed_batches = counter("failed_batches", "Runs of the model that failed.")
+        self.texts = counter("texts", "Texts answered.")
+        self.tokens = counter("tokens", "Tokens run through the model, padding not counted.")
+        self.truncated = counter("truncated_texts", "Texts cut to what the model reads.")
+        self.queue_depth_items = gauge("queue_depth_items", "Texts waiting.")
+        self.queue_depth_tokens = gauge("queue_depth_tokens", "Tokens waiting.")
+        self.queue_limit_items = gauge("queue_limit_items", "Texts that may wait.")
+        self.queue_limit_tokens = gauge("queue_limit_tokens", "Tokens that may wait.")
+        self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
+        self.threads = gauge("inference_threads", "Threads that one run may use.")
+
+
+def openmetrics_version(accept: str) -> str | None:
+    """The version of OpenMetrics to answer with; None = the plain text format.
+
+    Args:
+        accept: the request's ``Accept`` header; empty if it had none.
+    """
+    text_weight = 0.0
+    wishes: dict[str, float] = {}
+    for media_range in accept.split(","):
+        media_type, *parameters = (part.strip().lower() for part in media_range.split(";"))
+        values = dict(part.split("=", 1) for part in parameters if "=" in part)
+        weight = _weight(values.get("q", "1"))
+        if media_type in {"text/plain", "text/*", "*/*"}:
+            text_weight = max(text_weight, weight)
+        elif media_type == "application/openmetrics-text":
+            version = values.get("version", "1.0.0").strip('"')
+            wishes[version] = max(wishes.get(version, 0.0), weight)
+    for version in sorted(
+        {"1.0.0", "0.0.1"} & set(wishes), key=lambda known: (-wishes[known], known != "1.0.0")
+    ):
+        if wishes[version] > 0 and wishes[version] >= text_weight:
+            return version
+    return None
+
+
+def _weight(text: str) -> float:
+    """A quality value; 0 for what is none, so that a malformed wish is not granted."""
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if math.isfinite(weight) and 0 <= weight <= 1 else 0.0
+
+
+class _Bounded:
+    """Lets label values through up to a number of them, and one stand-in for all others."""
+
+    def __init__(self, stand_in: str) -> None:
+        self._known = {stand_in}
+        self._stand_in = stand_in
+
+    def know(self, value: str) -> None:
+        self._known.add(value)
+
+    def __call__(self, value: str) -> str:
+        if value not in self._known:
+            if len(self._known) >= _MOST_VALUES:
+                return self._stand_in
+            self._known.add(value)
+        return value
+
+
+class _WithoutCreationTimes(Collector):
+    """Leaves out the ``_created`` series, which double the page and which hardly anyone reads.
+
+    The client library can leave them out as well, but only by a switch for the whole process.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            kept = Metric(family.name, family.documentation, family.type, family.unit)
+            kept.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield kept
+
+
+class _ThreadsCollector(Collector):
+    """``process_threads``, which the client library lacks; on Linux only, like all ``process_`` series."""
+
+    _STATUS: Final = Path("/proc/self/status")
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            status = self._STATUS.read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return
+        for line in status.splitlines():
+            if line.startswith("Threads:"):
+                count = int(line.removeprefix("Threads:"))
+                yield GaugeMetricFamily("process_threads", "Threads of the process in use.", value=count)
