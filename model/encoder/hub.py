@@ -10,8 +10,6 @@ from typing import Final
 import huggingface_hub
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -119,7 +117,7 @@ def _cached_commit(cache: Path, revision: str | None) -> Path:
 
 def _fetch(hub_id: str, revision: str | None) -> Path:
     path = _download(hub_id, revision, (*_SMALL_FILES, *_SAFETENSORS))
-    if not any(path.rglob("*.safetensors")):
+    if not any(path.rglob("model*.safetensors")):
         path = _download(hub_id, revision, (*_SMALL_FILES, *_PICKLED))
     return path
 
@@ -143,7 +141,7 @@ def _download(hub_id: str, revision: str | None, patterns: tuple[str, ...]) -> P
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"{wanted} is not in the hub's cache on this machine, and the hub cannot be reached "
-            "(is HF_HUB_OFFLINE set?). A folder with the model's files can be given instead"
+            f"(is HF_HUB_OFFLINE set?). A folder with the model's files can be given instead. ({error})"
         ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except Exception as error:  # connections fail with the HTTP library's own types, which change
         raise CheckpointError(f"{wanted} cannot be fetched from the hub: {error}") from error

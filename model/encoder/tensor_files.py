@@ -5,6 +5,7 @@ Nothing is unpickled that could run code, and tensors are read when asked for, n
 """
 
 import pickle
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ FOREIGN_WEIGHTS: Final = {
     "model.onnx": "an ONNX graph",
 }
 
+_PICKLED_NAME: Final = re.compile(r"GLOBAL (?P<name>[\w.]+)")
 _LFS_POINTER: Final = b"version https://git-lfs"
 
 
@@ -69,10 +71,7 @@ class _PickledFile:
             # before anything named by the file is called. Mapping works on the zip layout only.
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"{path} holds more than tensors, so loading it could run code from its author; it was not "
-                "loaded. Ask for the model in safetensors. What was met: " + _first_line(error)
-            ) from error
+            raise CheckpointError(_not_plain_tensors(path, error)) from error
         except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
             raise CheckpointError(_unreadable(path, error)) from error
         if not isinstance(loaded, Mapping):
@@ -199,12 +198,27 @@ def _no_weights(folder: Path) -> CheckpointError:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
+    first_line = str(error).strip().partition("\n")[0]
+    return _lfs_pointer(path) or f"{path} cannot be read; was it cut short? ({first_line})"
+
+
+def _not_plain_tensors(path: Path, error: Exception) -> str:
+    if pointer := _lfs_pointer(path):
+        return pointer
+    # Of torch's message only the name: the rest advises to load the file unsafely.
+    asked = _PICKLED_NAME.search(str(error))
+    reason = f"asks for {asked['name']}" if asked else "holds no plain tensors"
+    return (
+        f"{path} {reason}. It is broken, or made to run code of its author's when loaded; it was not loaded. "
+        "Ask for the model in safetensors"
+    )
+
+
+def _lfs_pointer(path: Path) -> str | None:
     with path.open("rb") as file:
-        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            return f"{path} is a Git LFS pointer, not the weights; fetch them with `git lfs pull`"
-    return f"{path} cannot be read; was it cut short? ({_first_line(error)})"
-
-
-def _first_line(error: Exception) -> str:
-    # torch's messages go on with advice to load the file unsafely, which is not ours to pass on.
-    return str(error).strip().partition("\n")[0]
+        is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+    return (
+        f"{path} is a Git LFS pointer, not the weights; fetch them with `git lfs pull`"
+        if is_pointer
+        else None
+    )
