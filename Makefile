@@ -87,6 +87,10 @@ lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1
 env-example: setup-test ## write .env.example anew from the settings class
 	$(DEV_VENV)/bin/python deploy/env_example.py >.env.example.new && mv .env.example.new .env.example
 
+.PHONY: dashboards
+dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py beside it
+	$(DEV_VENV)/bin/python deploy/grafana/generate.py
+
 .PHONY: clean
 clean: ## remove both environments and everything else that was generated
 	rm -rf $(SERVE_VENV) $(DEV_VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,510 @@
+# ruff: noqa: INP001 - a script
+"""Writes the dashboards beside it (`make dashboards`), so that all panels are alike and a diff can be read.
+
+Each panel's title is the question that it answers; its description says what to do about the answer.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "dashboards"
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WINDOW = "[$__rate_interval]"
+PROBES = "/livez|/readyz|/health|/metrics"
+QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+ROUTE = 'route=~"$route"'
+MODEL = 'model=~"$model"'
+PROCESS = 'job="conche"'
+
+GREEN, YELLOW, RED = "green", "yellow", "red"
+Steps = Sequence[tuple[float | None, str]]
+Query = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel; rows of a dashboard are filled from left to right.
+
+    Attributes:
+        title: the question.
+        description: how to read the answer, and what to do about it.
+        queries: PromQL with its legend.
+        unit: Grafana's name of the unit.
+        width: of 24 columns.
+        thresholds: (from, colour), the first from None.
+        kind: "timeseries", "stat" or "table".
+        dashed: legends drawn as dashed lines: limits, not measurements.
+        mappings: text shown for a value.
+        decimals: digits after the point; None leaves it to Grafana.
+    """
+
+    title: str
+    description: str
+    queries: Sequence[Query]
+    unit: str = "short"
+    width: int = 8
+    thresholds: Steps = ((None, GREEN),)
+    kind: str = "timeseries"
+    dashed: Sequence[str] = ()
+    mappings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    decimals: int | None = None
+
+    def render(self, number: int, x: int, y: int) -> dict[str, Any]:
+        """Grafana's JSON for the panel, with its id and place."""
+        instant = self.kind != "timeseries"
+        defaults: dict[str, Any] = {
+            "unit": self.unit,
+            "noValue": "no data yet",
+            "thresholds": {
+                "mode": "absolute",
+                "steps": [{"value": value, "color": color} for value, color in self.thresholds],
+            },
+        }
+        if self.decimals is not None:
+            defaults["decimals"] = self.decimals
+        if self.mappings:
+            options = {
+                value: {"text": text, "color": color, "index": index}
+                for index, (value, (text, color)) in enumerate(self.mappings.items())
+            }
+            defaults["mappings"] = [{"type": "value", "options": options}]
+        if self.kind == "timeseries":
+            defaults["min"] = 0
+            shown = "dashed" if len(self.thresholds) > 1 else "off"
+            defaults["custom"] = {
+                "drawStyle": "line",
+                "fillOpacity": 8,
+                "lineWidth": 1,
+                "showPoints": "never",
+                "thresholdsStyle": {"mode": shown},
+            }
+        panel: dict[str, Any] = {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": DATASOURCE,
+            "gridPos": {"x": x, "y": y, "w": self.width, "h": 8 if self.kind == "timeseries" else 4},
+            "fieldConfig": {"defaults": defaults, "overrides": [_dashed(legend) for legend in self.dashed]},
+            "options": OPTIONS[self.kind],
+            "targets": [
+                {
+                    "refId": chr(ord("A") + index),
+                    "datasource": DATASOURCE,
+                    "expr": expr,
+                    "legendFormat": legend,
+                    "range": not instant,
+                    "instant": instant,
+                    "format": "table" if self.kind == "table" else "time_series",
+                }
+                for index, (expr, legend) in enumerate(self.queries)
+            ],
+        }
+        if self.kind == "table":
+            hidden = ("Time", "Value", "__name__", "instance", "job")
+            panel["transformations"] = [
+                {"id": "organize", "options": {"excludeByName": dict.fromkeys(hidden, True)}}
+            ]
+        return panel
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "colorMode": "background",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": "value_and_name",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    },
+    "table": {"showHeader": True, "cellHeight": "sm"},
+}
+
+
+def _dashed(legend: str) -> dict[str, Any]:
+    return {
+        "matcher": {"id": "byRegexp", "options": legend},
+        "properties": [
+            {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}},
+            {"id": "custom.fillOpacity", "value": 0},
+        ],
+    }
+
+
+def rate(metric: str, by: str, selector: str = MODEL) -> str:
+    """Increase per second, summed ``by`` labels."""
+    chosen = f"{{{selector}}}" if selector else ""
+    return f"sum by ({by}) (rate({metric}{chosen}{WINDOW}))"
+
+
+def quantile(share: float, histogram: str, by: str, selector: str = MODEL) -> str:
+    """The value that ``share`` of what a histogram saw stays below, for each combination of ``by``."""
+    return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', by, selector)})"
+
+
+def quantiles(histogram: str, by: str, selector: str) -> list[Query]:
+    """p50, p95 and p99 of a histogram, one line for each value of the label ``by``."""
+    labels = f"le, {by}" if by else "le"
+    legend = f"{{{{{by}}}}} " if by else ""
+    return [(quantile(share, histogram, labels, selector), legend + name) for share, name in QUANTILES]
+
+
+def mean(histogram: str, by: str) -> str:
+    """Mean of what a histogram saw."""
+    return f"{rate(f'{histogram}_sum', by)} / {rate(f'{histogram}_count', by)}"
+
+
+def share_of_requests(selector: str) -> str:
+    """Share of the chosen routes' requests that ``selector`` picks; 0 to 1."""
+    return (
+        f"sum(rate(conche_requests_total{{{ROUTE}, {selector}}}{WINDOW})) / "
+        f"sum(rate(conche_requests_total{{{ROUTE}}}{WINDOW}))"
+    )
+
+
+YES_NO = {"1": ("yes", GREEN), "0": ("no", RED)}
+UP_TO_A_SECOND: Steps = ((None, GREEN), (0.5, YELLOW), (1, RED))
+
+OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+    (
+        "Now",
+        (
+            Panel(
+                "Is the service up?",
+                "Whether Prometheus reaches /metrics. No: look at `docker compose ps` and the service's log.",
+                [(f"up{{{PROCESS}}}", "{{instance}}")],
+                width=4,
+                kind="stat",
+                thresholds=((None, RED), (1, GREEN)),
+                mappings=YES_NO,
+            ),
+            Panel(
+                "Does each model take work?",
+                "No: its worker ended or hangs, /readyz is red and requests for it fail at once. The log "
+                "says why; a restart loads it anew.",
+                [(f"conche_model_healthy{{{MODEL}}}", "{{model}}")],
+                width=8,
+                kind="stat",
+                thresholds=((None, RED), (1, GREEN)),
+                mappings=YES_NO,
+            ),
+            Panel(
+                "How many runs failed?",
+                "Runs of a model that raised or gave values that are not finite, in the time shown. Any is "
+                "a fault.",
+                [
+                    (
+                        f"sum by (model) (increase(conche_failed_batches_total{{{MODEL}}}[$__range]))",
+                        "{{model}}",
+                    )
+                ],
+                width=8,
+                kind="stat",
+                thresholds=((None, GREEN), (1, RED)),
+                decimals=0,
+            ),
+            Panel(
+                "How many FAQ entries are searched?",
+                "Entries that /search looks in. Zero although a file is set: the file did not load.",
+                [("conche_faq_entries", "entries")],
+                width=4,
+                kind="stat",
+                decimals=0,
+            ),
+        ),
+    ),
+    (
+        "Traffic",
+        (
+            Panel(
+                "How many requests arrive, by route and status?",
+                "Answered requests per second. Combinations that did not occur are left out.",
+                [(f"{rate('conche_requests_total', 'route, status', ROUTE)} > 0", "{{route}} {{status}}")],
+                unit="reqps",
+            ),
+            Panel(
+                "What share of requests fails?",
+                "5xx is the service's fault and should be 0. 429 means more work arrives than can be done: "
+                "look at the queues. Other 4xx are the callers' faults.",
+                [
+                    (share_of_requests('status=~"5.."'), "5xx: service"),
+                    (share_of_requests('status="429"'), "429: overloaded"),
+                    (share_of_requests('status=~"4..", status!="429"'), "other 4xx: caller"),
+                ],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.01, YELLOW), (0.05, RED)),
+            ),
+            Panel(
+                "What is refused, and for which reason?",
+                "Requests per second refused by a limit or for want of capacity. The reason is the error's "
+                "code, which names the setting to change.",
+                [(rate("conche_refusals_total", "reason", ""), "{{reason}}")],
+                unit="reqps",
+            ),
+        ),
+    ),
+    (
+        "Latency",
+        (
+            Panel(
+                "How long do callers wait?",
+                "From the first byte of a request to the last of its answer, over the chosen routes. The "
+                "panels after this one say which stage it is.",
+                quantiles("conche_request_duration_seconds", "", ROUTE),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "Which route is slow?",
+                "The slowest 5 % of each route's requests take longer than this.",
+                [
+                    (
+                        quantile(0.95, "conche_request_duration_seconds", "le, route", ROUTE),
+                        "{{route}} p95",
+                    )
+                ],
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How long does tokenising take?",
+                "Per request, its wait for a thread included. High: very long texts, or too few CPUs.",
+                quantiles("conche_tokenize_duration_seconds", "model", MODEL),
+                unit="s",
+            ),
+            Panel(
+                "How long do texts wait in the queue?",
+                "From admission to the start of the run. High while the engine is busy all the time: more "
+                "work arrives than one process does.",
+                quantiles("conche_queue_duration_seconds", "model", MODEL),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How long does one run of the model take?",
+                "One batch. Smaller `CONCHE_BATCHING__MAX_BATCH_TOKENS` makes runs shorter and throughput "
+                "lower.",
+                quantiles("conche_inference_duration_seconds", "model", MODEL),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How busy is the engine?",
+                "Share of time in which a run is going on; models take turns, so their sum stays below 100 "
+                "%. Near that for long: the process is at its capacity.",
+                [(rate("conche_inference_duration_seconds_sum", "model"), "{{model}}")],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
+            ),
+        ),
+    ),
+    (
+        "Batching",
+        (
+            Panel(
+                "How full is each queue?",
+                "Share of the places for texts and tokens that are taken. At 100 % requests are answered "
+                "429.",
+                [
+                    (f"conche_queue_depth_items{{{MODEL}}} / conche_queue_limit_items", "{{model}} texts"),
+                    (f"conche_queue_depth_tokens{{{MODEL}}} / conche_queue_limit_tokens", "{{model}} tokens"),
+                ],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.5, YELLOW), (0.9, RED)),
+            ),
+            Panel(
+                "How many texts wait, and how many may?",
+                "Depth and limit of each model's queue.",
+                [
+                    (f"conche_queue_depth_items{{{MODEL}}}", "{{model}}"),
+                    (f"conche_queue_limit_items{{{MODEL}}}", "{{model}} limit"),
+                ],
+                dashed=[".* limit"],
+            ),
+            Panel(
+                "How many texts run together?",
+                "Mean and p95 of texts per run. Near 1 under load: requests come one at a time, or texts "
+                "are long.",
+                [
+                    (mean("conche_batch_size", "model"), "{{model}} mean"),
+                    (
+                        quantile(0.95, "conche_batch_size", "le, model"),
+                        "{{model}} p95",
+                    ),
+                ],
+            ),
+            Panel(
+                "How much do batches grow by padding?",
+                "Tokens with padding over tokens without; 1 is none. Above 1.5 the engine works half in "
+                "vain: texts of very unlike length meet.",
+                [
+                    (mean("conche_padding_ratio", "model"), "{{model}} mean"),
+                    (
+                        quantile(0.95, "conche_padding_ratio", "le, model"),
+                        "{{model}} p95",
+                    ),
+                ],
+                thresholds=((None, GREEN), (1.5, YELLOW), (2, RED)),
+                decimals=2,
+            ),
+            Panel(
+                "How many tokens and texts are worked through?",
+                "Per second; padding not counted.",
+                [
+                    (rate("conche_tokens_total", "model"), "{{model}} tokens"),
+                    (rate("conche_texts_total", "model"), "{{model}} texts"),
+                ],
+                unit="cps",
+            ),
+            Panel(
+                "Are texts cut short?",
+                "Texts per second cut to what the model reads, because the caller or `CONCHE_TRUNCATE` "
+                "said so. Their end has no part in the vector.",
+                [(rate("conche_truncated_texts_total", "model"), "{{model}}")],
+                unit="cps",
+            ),
+        ),
+    ),
+    (
+        "Process",
+        (
+            Panel(
+                "How much memory does the process hold?",
+                "Resident memory. It should level off after the first minutes of traffic.",
+                [(f"process_resident_memory_bytes{{{PROCESS}}}", "{{instance}}")],
+                unit="bytes",
+            ),
+            Panel(
+                "How many CPUs are in use, of those it may use?",
+                "CPU seconds per second, and the threads of one run. Used far below the threads under full "
+                "load: the CPU quota is lower than the service believes.",
+                [
+                    (f"rate(process_cpu_seconds_total{{{PROCESS}}}{WINDOW})", "{{instance}} used"),
+                    (f"max by (instance) (conche_inference_threads{{{MODEL}}})", "{{instance}} threads"),
+                ],
+                dashed=[".* threads"],
+            ),
+            Panel(
+                "Do threads or open files grow?",
+                "Both should be level. A steady climb is a leak.",
+                [
+                    (f"process_threads{{{PROCESS}}}", "{{instance}} threads"),
+                    (f"process_open_fds{{{PROCESS}}}", "{{instance}} open files"),
+                ],
+            ),
+            Panel(
+                "Which models are loaded?",
+                "Name, task, source, licence and precision, as the bundles' manifests have them.",
+                [("conche_model_info", "")],
+                width=16,
+                kind="table",
+            ),
+            Panel(
+                "Which version is running?",
+                "Version of the service and of Python.",
+                [("conche_build_info", "")],
+                kind="table",
+            ),
+        ),
+    ),
+)
+
+
+def panels(rows: Sequence[tuple[str, Sequence[Panel]]]) -> Iterator[dict[str, Any]]:
+    """Rows with their panels, numbered and placed."""
+    number, y = 1, 0
+    for title, members in rows:
+        place = {"x": 0, "y": y, "w": 24, "h": 1}
+        yield {
+            "id": number,
+            "type": "row",
+            "title": title,
+            "collapsed": False,
+            "panels": [],
+            "gridPos": place,
+        }
+        number, y, x, height = number + 1, y + 1, 0, 0
+        for panel in members:
+            if x + panel.width > 24:
+                x, y, height = 0, y + height, 0
+            rendered = panel.render(number, x, y)
+            yield rendered
+            number, x, height = number + 1, x + panel.width, max(height, rendered["gridPos"]["h"])
+        y += height
+
+
+def _variable(name: str, label: str, values: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": values, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def dashboard(
+    uid: str, title: str, description: str, rows: Sequence[tuple[str, Sequence[Panel]]]
+) -> dict[str, Any]:
+    """Grafana's JSON for a whole dashboard."""
+    routes = f'label_values(conche_request_duration_seconds_count{{route!~"{PROBES}"}}, route)'
+    return {
+        "uid": uid,
+        "title": title,
+        "description": description,
+        "tags": ["conche"],
+        "schemaVersion": 39,
+        "editable": False,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "browser",
+        "graphTooltip": 1,
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "label": "Data source",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "current": {"text": "Prometheus", "value": "prometheus"},
+                },
+                _variable("route", "Route", routes),
+                _variable("model", "Model", "label_values(conche_model_info, model)"),
+            ]
+        },
+        "panels": list(panels(rows)),
+    }
+
+
+DASHBOARDS = {
+    "overview.json": dashboard(
+        "conche-overview",
+        "Conche: overview",
+        "Is it up, what arrives, how long does it take and which stage takes it, how full and how large is "
+        "it.",
+        OVERVIEW,
+    )
+}
+
+
+def main() -> None:
+    """Write every dashboard."""
+    for name, content in DASHBOARDS.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (FOLDER / name).write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
