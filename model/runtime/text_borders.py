@@ -73,12 +73,18 @@ def _is_control(character: str) -> bool:
 
 
 def _extends(character: str) -> bool:
-    if character in (_ZERO_WIDTH_JOINER, _ZERO_WIDTH_NON_JOINER, "\u0e33", "\u0eb3", "\uff9e", "\uff9f"):
+    """Whether it belongs to what stands before it: marks, joiners, modifiers, Thai and Lao AM."""
+    return _is_modifier(character) or unicodedata.category(character) == "Mc" or character in "\u0e33\u0eb3"
+
+
+def _is_modifier(character: str) -> bool:
+    """Property Grapheme_Extend, and the zero-width joiner; these leave an emoji the emoji that it is."""
+    if character in (_ZERO_WIDTH_JOINER, _ZERO_WIDTH_NON_JOINER, "\uff9e", "\uff9f"):
         return True
     code_point = ord(character)
     if 0x1F3FB <= code_point <= 0x1F3FF or 0xE0020 <= code_point <= 0xE007F:  # skin tones; flag tags
         return True
-    return unicodedata.category(character) in {"Mn", "Me", "Mc"}
+    return unicodedata.category(character) in {"Mn", "Me"}
 
 
 def _hangul_joins(before: str, after: str) -> bool:
@@ -109,7 +115,7 @@ def _emoji_joins(text: str, index: int) -> bool:
     if text[index - 1] != _ZERO_WIDTH_JOINER or not _is_pictograph(text[index]):
         return False
     first = index - 2
-    while first >= 0 and _extends(text[first]) and text[first] != _ZERO_WIDTH_JOINER:
+    while first >= 0 and _is_modifier(text[first]) and text[first] != _ZERO_WIDTH_JOINER:
         first -= 1
     return first >= 0 and _is_pictograph(text[first])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -64,6 +64,7 @@ def test_a_batch_without_tokens_is_refused(rows: list[NDArray[np.int64]]) -> Non
         pad_batch(rows, 0)
 
 
+@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(1, MAX_TOKENS), min_size=1, max_size=5),
     seed=st.integers(0, 2**32 - 1),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -80,6 +80,7 @@ def brute_force(probabilities: NDArray[np.float64], scheme: LabelScheme, restart
     return best
 
 
+@settings(deadline=None)
 @given(data=st.data(), count=st.integers(1, 4))
 def test_viterbi_finds_the_best_allowed_sequence(data: st.DataObject, count: int) -> None:
     """Against trying them all."""
@@ -92,6 +93,7 @@ def test_viterbi_finds_the_best_allowed_sequence(data: st.DataObject, count: int
     assert reached == pytest.approx(brute_force(probabilities, scheme, restarts.tolist()), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(data=st.data(), count=st.integers(1, 12))
 def test_decoded_sequences_keep_the_rules(data: st.DataObject, count: int) -> None:
     """No I- without its B-, even where probabilities are zero."""
@@ -116,6 +118,7 @@ def test_nothing_decodes_to_nothing() -> None:
     assert tag("", pieces(""), []) == []
 
 
+@settings(deadline=None)
 @given(arrays(np.float32, (3, 4), elements=st.floats(-1e4, 1e4, width=32)))
 def test_softmax_gives_probabilities(logits: NDArray[np.float32]) -> None:
     """Large logits must not overflow."""
@@ -318,6 +321,7 @@ def test_entities_do_not_cross_an_empty_line() -> None:
 LETTERS = "Tim Cook Paris New York 张三李北京、，。 ,.\n\u0301\u200d🙂👍🏽é"
 
 
+@settings(deadline=None)
 @given(text=st.text(alphabet=LETTERS, max_size=25), data=st.data())
 def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObject) -> None:
     """Whatever the model says."""
@@ -336,6 +340,7 @@ def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObjec
         assert 0.0 <= entity.score <= 1.0
 
 
+@settings(deadline=None)
 @given(data=st.data(), threshold=st.floats(0, 1))
 def test_a_threshold_only_drops_whole_entities(data: st.DataObject, threshold: float) -> None:
     """answer(t) is exactly answer(0) with score >= t."""

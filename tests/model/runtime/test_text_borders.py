@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import regex
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.runtime.text_borders import is_grapheme_border, is_unspaced, sentence_ends
@@ -14,7 +14,9 @@ from model.runtime.text_borders import is_grapheme_border, is_unspaced, sentence
 ALPHABET = "aé\u0301\u0308北가각\u1100\u1161\u11a8👩👧🙂👍🏽\u200d\u200c\ufe0f🇨🇳🇫\r\n\t\u200b\u00ad\ufeff ❤์ำ"
 
 
+@settings(deadline=None)
 @given(text=st.text(alphabet=ALPHABET, max_size=12))
+@example("👍\u0e33\u200d👍")
 @example("👩\u200d👩\u200d👧🇨🇳🇫🇷e\u0301\r\n👍🏽❤\ufe0f")
 def test_borders_are_those_of_the_unicode_standard(text: str) -> None:
     """Against the regex library, an independent and complete implementation."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as RawTokenizer
@@ -97,6 +97,7 @@ def test_a_token_across_the_prefix_border_keeps_its_part_of_the_text(tokenizer: 
     assert tokenized.offsets.tolist() == [[0, 0], [0, 3], [4, 5], [0, 0]]
 
 
+@settings(deadline=None)
 @given(
     text=st.text(alphabet="Tim Cook在北京。,é\u0301\ufeff\u200b\u00ad\t\r\n🙂👍🏽ﬁ①Ａ", max_size=30),
     which=st.integers(0, 2),
@@ -111,6 +112,7 @@ def test_offsets_stay_inside_the_text_and_in_order(text: str, which: int) -> Non
             assert 0 <= start <= end <= len(text)
 
 
+@settings(deadline=None)
 @given(texts=st.lists(st.text(alphabet="Tim Cook在北京", max_size=10), max_size=5))
 def test_a_text_is_tokenised_alike_alone_and_among_others(texts: list[str]) -> None:
     """No padding and no truncation leak from one text into another."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.runtime.bundle import Bundle
@@ -58,6 +58,7 @@ def test_a_text_that_fits_is_one_window() -> None:
     assert window.positions.tolist() == list(range(len(tokenized)))
 
 
+@settings(deadline=None)
 @given(text=TEXTS, max_tokens=st.integers(3, 40))
 def test_every_token_is_read_and_no_window_is_too_long(text: str, max_tokens: int) -> None:
     """Also with windows that hold a single token of text."""
@@ -72,6 +73,7 @@ def test_every_token_is_read_and_no_window_is_too_long(text: str, max_tokens: in
         assert window.positions[-1] == len(tokenized) - 1
 
 
+@settings(deadline=None)
 @given(text=TEXTS, max_tokens=st.integers(3, 40))
 def test_entities_are_those_of_the_whole_text(engine: OnnxRuntimeEngine, text: str, max_tokens: int) -> None:
     """For a model whose labels do not depend on context, windows must not show at all."""
@@ -96,6 +98,7 @@ def test_an_entity_across_a_border_is_found_once(engine: OnnxRuntimeEngine) -> N
         assert [(e.start, e.end, e.label) for e in found] == [(6 * before, 6 * before + 8, "PER")]
 
 
+@settings(deadline=None)
 @given(text=TEXTS, max_tokens=st.integers(6, 40), overlap=st.integers(0, 1))
 def test_each_token_is_taken_where_it_is_farther_from_a_border(
     text: str, max_tokens: int, overlap: int
