@@ -206,9 +206,9 @@ class DynamicBatcher(Generic[Item, Result]):
     def _admit(self, items: int, tokens: int) -> None:
         if not self.healthy:
             raise UnavailableError(self.failure or f"{self.name} is not accepting work")
-        if not self._reserved_items:
-            return  # whatever its size: with an empty queue a refusal would be for ever
         limits = self.limits
+        # A request's share is never more than the limit: with an empty queue anything is admitted, whatever its
+        # size, since a refusal would be for ever.
         needed_items = self._reserved_items + min(items, limits.share_items)
         needed_tokens = self._reserved_tokens + min(tokens, limits.share_tokens)
         if needed_items > limits.max_queue_items or needed_tokens > limits.max_queue_tokens:

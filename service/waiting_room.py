@@ -43,7 +43,7 @@ class BatchingLimits:
     max_queue_items: int = 8192
     max_wait_s: float = 0.0
     max_overtake_tokens: int | None = None
-    max_padding_ratio: float = 1.15
+    max_padding_ratio: float = 1.05
     free_padding_tokens: int = 64
     stall_timeout_s: float = 60.0
 

@@ -278,6 +278,27 @@ async def test_a_request_larger_than_the_queue_is_fed_as_room_appears(execution:
     assert max(len(batch) for batch in model.batches) == 8
 
 
+@pytest.mark.parametrize("limits", [BatchingLimits(max_queue_items=4), BatchingLimits(max_queue_tokens=8)])
+async def test_a_bulk_request_needs_no_empty_queue(
+    execution: ExecutionThread, limits: BatchingLimits
+) -> None:
+    """Its share must be free, not its size: on a busy service the queue may never be empty."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, execution, limits) as batcher:
+        running = asyncio.create_task(batcher.submit(Job(0, 2)))
+        await model.started()
+        waiting = [asyncio.create_task(batcher.submit(Job(n, 2))) for n in (1, 2)]
+        await settle()
+        bulk = asyncio.create_task(batcher.submit_many(_jobs([2] * 100, first=3)))
+        await settle()
+        assert not bulk.done()
+        with pytest.raises(OverloadedError):
+            await batcher.submit_many(_jobs([2] * 100, first=200))
+        model.gate.set()
+        assert await bulk == list(range(3, 103))
+        await asyncio.gather(running, *waiting)
+
+
 async def test_others_find_room_and_their_turn_beside_a_bulk_request(execution: ExecutionThread) -> None:
     """The bulk request holds half of the queue at most, and its later texts count as younger."""
     model = FakeModel(gate_open=False)
