@@ -207,7 +207,7 @@ class DynamicBatcher(Generic[Item, Result]):
         if not self.healthy:
             raise UnavailableError(self.failure or f"{self.name} is not accepting work")
         limits = self.limits
-        # A request's share is never more than the limit: with an empty queue anything is admitted, whatever its
+        # A share is never more than the limit: with an empty queue anything is admitted, whatever its
         # size, since a refusal would be for ever.
         needed_items = self._reserved_items + min(items, limits.share_items)
         needed_tokens = self._reserved_tokens + min(tokens, limits.share_tokens)
