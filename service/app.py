@@ -5,8 +5,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import metadata
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
-from service.http_errors import install_error_handlers
+from service.errors import InputTooLongError, ServiceError
+from service.http_errors import TEXT_ERRORS, install_error_handlers, status_of
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
@@ -45,8 +47,21 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     app.state.settings = settings
     app.state.metrics = registry
     install_error_handlers(app)
-    for module in (embed, search, ner, health, info, metrics, docs):
-        app.include_router(module.router)
+    routers = [module.router for module in (embed, search, ner, health, info, metrics, docs)]
+    for router in routers:
+        app.include_router(router)
+
+    text_errors: tuple[type[ServiceError], ...] = (*TEXT_ERRORS, InputTooLongError)
+    registry.expect_requests(
+        sorted(
+            (method, route.path_format)
+            for router in routers
+            for route in router.routes
+            if isinstance(route, APIRoute)
+            for method in route.methods or ()
+        ),
+        {kind.code: int(status_of(kind)) for kind in text_errors},
+    )
 
     def observe(record: RequestRecord) -> None:
         registry.observe_request(

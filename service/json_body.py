@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from service.http_errors import MalformedBodyError, UnsupportedMediaTypeError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_JSON_TYPE = re.compile(r"application/(\S+\+)?json")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -58,7 +59,7 @@ class StrictJsonRoute(APIRoute):
             if self.body_field is None:
                 return await handle(request)
             media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if media_type != "application/json" and not media_type.endswith("+json"):
+            if not _JSON_TYPE.fullmatch(media_type):
                 raise UnsupportedMediaTypeError(
                     "send the body with the header content-type: application/json"
                 )

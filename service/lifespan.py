@@ -67,7 +67,9 @@ class Services:
     def not_ready(self) -> list[str]:
         """Why no requests should be sent here; empty = send them."""
         reasons = ["the service is shutting down"] if self.draining else []
-        reasons += [f"{route}: {absence.reason}" for route, absence in self.absences.items() if absence.failed]
+        reasons += [
+            f"{route}: {absence.reason}" for route, absence in self.absences.items() if absence.failed
+        ]
         for model in (self.embedder, self.tagger):
             if model is not None and not model.healthy:
                 reasons.append(f"{model.model_id}: {model.failure or 'not accepting work'}")
@@ -87,8 +89,8 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
     """Load what ``settings`` name, in worker threads, and close it afterwards.
 
     Raises:
-        StartupError: a bundle or the FAQ file cannot be used and ``on_bundle_error`` says to stop; or there is no
-            bundle at all.
+        StartupError: a bundle or the FAQ file cannot be used and ``on_bundle_error`` says to stop; or there
+            is no bundle at all.
     """
     async with AsyncExitStack() as stack:
         threads = thread_count() if settings.threads == "auto" else settings.threads
@@ -118,16 +120,20 @@ class _Opener:
         """The model that ``setting`` names, running; None if there is none."""
         name: str = getattr(self.settings, setting)
         if name == OFF:
-            return self._absent(route, f"CONCHE_{setting.upper()} is {OFF}")
+            self._off(route, f"CONCHE_{setting.upper()}")
+            return None
         path = self.settings.bundle_path(name)
         if setting not in self.settings.model_fields_set and not path.exists():
             # Nobody asked for it by name: serve with what there is.
-            return self._absent(route, f"there is no bundle {name} in {self.settings.models_path()}")
+            self._absent(route, f"there is no bundle {name} in {self.settings.models_path()}")
+            return None
         try:
             bundle, tokenizer, engine = await asyncio.to_thread(_load, path, self.services.threads)
         except BundleError as error:
-            return self._failed(route, f"bundle {name} is refused, check {error}")
+            self._failed(route, f"bundle {name} is refused, check {error}")
+            return None
         self.stack.callback(engine.close)
+        observer = self.metrics.observe_model(bundle.manifest)
         try:
             model = kind(
                 bundle.manifest,
@@ -135,35 +141,49 @@ class _Opener:
                 engine,
                 budget=self.budget,
                 limits=_batching_limits(self.settings),
-                observer=self.metrics.observe_model(bundle.manifest),
+                observer=observer,
             )
         except ValueError as error:
-            return self._failed(route, f"CONCHE_{setting.upper()}: {error}")
+            self._failed(route, f"CONCHE_{setting.upper()}: {error}")
+            return None
+        observer.watch(model.batcher, threads=engine.threads)
         return await self.stack.enter_async_context(model)
 
     async def searcher(self) -> FaqSearcher | None:
         """The FAQ, embedded and indexed; None if there is none."""
         route, source = "/search", self.settings.faq_file
         if source == OFF:
-            return self._absent(route, f"CONCHE_FAQ_FILE is {OFF}")
+            self._off(route, "CONCHE_FAQ_FILE")
+            return None
         if self.services.embedder is None:
             reason = self.services.absences["/embed"]
-            self.services.absences[route] = Absence(f"it needs the embedding model; {reason.reason}", reason.failed)
+            self.services.absences[route] = Absence(
+                f"it needs the embedding model; {reason.reason}", reason.failed
+            )
             return None
         try:
             entries = await asyncio.to_thread(_read_faq, source)
         except (FaqFileError, OSError) as error:
-            return self._failed(route, f"FAQ file {source} cannot be read: {error}")
+            self._failed(route, f"FAQ file {source} cannot be read: {error}")
+            return None
         if not entries:
-            return self._failed(route, f"FAQ file {source} holds no usable entry")
+            self._failed(route, f"FAQ file {source} holds no usable entry")
+            return None
         self.services.faq_source = source
-        return await FaqSearcher.build(self.services.embedder, entries)
+        searcher = await FaqSearcher.build(self.services.embedder, entries)
+        self.metrics.watch_faq(lambda: len(searcher.index))
+        return searcher
 
     def refuse_to_serve_nothing(self) -> None:
         """Stop rather than answer 404 to everything."""
         if self.settings.on_bundle_error == "exit":
-            reasons = "; ".join(f"{route}: {absence.reason}" for route, absence in self.services.absences.items())
+            reasons = "; ".join(
+                f"{route}: {absence.reason}" for route, absence in self.services.absences.items()
+            )
             raise StartupError(f"no model to serve: {reasons}; CONCHE_MODELS_DIR says where bundles lie")
+
+    def _off(self, route: str, variable: str) -> None:
+        self.services.absences[route] = Absence(f"{variable} is {OFF}")
 
     def _absent(self, route: str, reason: str) -> None:
         logger.warning("%s is not available: %s", route, reason)

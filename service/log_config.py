@@ -35,6 +35,12 @@ def configure_logging(
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel("DEBUG" if quotes else "WARNING")
+    # It follows the reason, which says it better.
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.getMessage() != "Application startup failed. Exiting."
 
 
 def extra_fields(record: logging.LogRecord) -> Mapping[str, object]:

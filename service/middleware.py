@@ -197,21 +197,24 @@ class BodyLimit:
         """Serve one ASGI connection.
 
         Raises:
-            PayloadTooLargeError: from the first read that passes the limit, or before any.
+            PayloadTooLargeError: from the read that passes the limit.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         announced = headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > self._limit:
-            if "expect" not in headers:  # else the caller has not sent it yet, and need not
-                await self._discard(receive)
-            raise self._error()
+        announced_too_much = announced.isdecimal() and int(announced) > self._limit
         received = 0
 
+        # Checked when the body is asked for and not before: by then the route is known, and can be named in
+        # the metrics; and what nobody reads cannot be too large.
         async def receive_within_limit() -> Message:
             nonlocal received
+            if announced_too_much:
+                if "expect" not in headers:  # else the caller has not sent it yet, and need not
+                    await self._discard(receive)
+                raise self._error()
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))

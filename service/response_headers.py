@@ -13,13 +13,13 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
         "schema": {"type": "integer"},
     },
     "x-conche-truncated": {
-        "description": "`index:tokens_cut` of each text that was cut, comma-separated; ends in `...` if there "
-        "are more than fit. Absent if none was cut.",
+        "description": "`index:tokens_cut` of each text that was cut, comma-separated; ends in `...` if "
+        "there are more than fit. Absent if none was cut.",
         "schema": {"type": "string"},
     },
     "x-conche-windows": {
-        "description": "`index:windows` of each text that took more than one window, comma-separated; ends in "
-        "`...` if there are more than fit. Absent if none did.",
+        "description": "`index:windows` of each text that took more than one window, comma-separated; ends "
+        "in `...` if there are more than fit. Absent if none did.",
         "schema": {"type": "string"},
     },
 }

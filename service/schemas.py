@@ -8,7 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
+from model.runtime.bundle import Manifest
+from service.errors import InvalidInputError
+from service.inference import EmbeddingOptions
+
 MAX_INT = 2**31 - 1
+NO_PROMPT = "none"
 
 
 def _as_list(value: object) -> object:
@@ -75,6 +80,33 @@ class EmbedRequest(_Request):
             raise ValueError("prompt_name and input_type mean the same and must not differ")
         return self
 
+    def options(self, manifest: Manifest, *, truncate_unless_said: bool) -> EmbeddingOptions:
+        """How to embed, for the model at hand.
+
+        Raises:
+            InvalidInputError: the model has no such prompt.
+        """
+        return EmbeddingOptions(
+            pooling=self.pooling,
+            normalize=self.normalize,
+            prompt=self._prompt(manifest),
+            truncate=truncate_unless_said if self.truncate is None else self.truncate,
+            dimensions=self.dimensions,
+        )
+
+    def _prompt(self, manifest: Manifest) -> str:
+        name = self.prompt_name or self.input_type
+        if name is None:
+            return (
+                "" if manifest.default_prompt_name is None else manifest.prompts[manifest.default_prompt_name]
+            )
+        if name not in manifest.prompts and name != NO_PROMPT:
+            raise InvalidInputError(
+                f"the model has no such prompt; it has: {', '.join([*manifest.prompts, NO_PROMPT])}",
+                param="input_type" if self.prompt_name is None else "prompt_name",
+            )
+        return manifest.prompts.get(name, "")
+
 
 class SearchRequest(_Request):
     """Questions to look up in the FAQ."""
@@ -89,6 +121,18 @@ class SearchRequest(_Request):
         allow_inf_nan=False,
         description="Leave out hits that score less.",
     )
+
+    def admit_top_k(self, limit: int) -> None:
+        """Check ``top_k`` against the operator's limit.
+
+        Raises:
+            InvalidInputError: it asks for more.
+        """
+        if self.top_k > limit:
+            raise InvalidInputError(
+                f"top_k is {self.top_k}, at most {limit} is taken; setting CONCHE_LIMITS__MAX_TOP_K",
+                param="top_k",
+            )
 
 
 class NerRequest(_Request):

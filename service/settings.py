@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, Final, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -260,9 +260,15 @@ class Option:
         return str(default)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """What may be written: the words, or kinds such as "integer"."""
+        return tuple(_kinds(self.info.annotation))
+
+    @property
     def values(self) -> str:
-        """What may be written: the words, or the kind of number and its bounds."""
-        return " or ".join(_values(self.info.annotation)) + _bounds(self.info)
+        """What may be written, with bounds, in Markdown."""
+        kinds = [kind if kind in _KINDS.values() else f"`{kind}`" for kind in self.kinds]
+        return ", ".join(kinds) + _bounds(self.info)
 
 
 def options(model: type[BaseModel] = Settings, path: tuple[str, ...] = ()) -> Iterator[Option]:
@@ -337,13 +343,19 @@ def _faults(error: ValidationError) -> list[str]:
     return [where + "; ".join(messages) for where, messages in lines.items()]
 
 
-def _values(annotation: Any) -> list[str]:
+_KINDS: Final = {int: "integer", float: "number", Path: "path", str: "text"}
+
+
+def _kinds(annotation: Any) -> Iterator[str]:
     if get_origin(annotation) is Literal:
-        return [f"`{value}`" for value in get_args(annotation)]
-    if get_args(annotation):
-        return [word for part in get_args(annotation) for word in _values(part)]
-    words = {bool: "`true` or `false`", int: "whole number", float: "number", Path: "path", str: "text"}
-    return [words.get(annotation, str(annotation))]
+        yield from map(str, get_args(annotation))
+    elif annotation is bool:
+        yield from ("true", "false")
+    elif get_args(annotation):
+        for part in get_args(annotation):
+            yield from _kinds(part)
+    else:
+        yield _KINDS[annotation]
 
 
 def _bounds(info: FieldInfo) -> str:

@@ -1,7 +1,7 @@
 """``conche``: thin commands over the two packages, each imported when it is called.
 
-A command's module may need what serving must not load (torch, for one), so the group knows names and one line of
-help only.
+A command's module may need what serving must not load (torch, for one), so the group knows names and one line
+of help only.
 """
 
 import importlib
@@ -25,7 +25,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "ner": LazyCommand("service.cli.query", "ner", "Find named entities, without a server."),
     "models": LazyCommand("service.cli.models", "models", "List the models that are here."),
     "import": LazyCommand("service.cli.models", "import_", "Check that a checkpoint's weights can be read."),
-    "export": LazyCommand("service.cli.models", "export", "Write a checkpoint as a bundle that can be served."),
+    "export": LazyCommand(
+        "service.cli.models", "export", "Write a checkpoint as a bundle that can be served."
+    ),
     "train": LazyCommand("service.cli.train", "train", "Fine-tune a model on your own files."),
     "eval": LazyCommand("service.cli.train", "evaluate", "Measure a model on your own files."),
     "settings": LazyCommand("service.cli.settings", "settings", "Show every setting."),

@@ -10,7 +10,9 @@ from service.settings import InvalidSettingsError, Option, Settings, load_settin
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # What the one-shot commands can make use of: they listen nowhere and have one caller.
-MODEL_SETTINGS = frozenset({("models_dir",), ("embedding_bundle",), ("ner_bundle",), ("faq_file",), ("threads",)})
+MODEL_SETTINGS = frozenset(
+    {("models_dir",), ("embedding_bundle",), ("ner_bundle",), ("faq_file",), ("threads",)}
+)
 
 
 def settings_flags(only: frozenset[tuple[str, ...]] | None = None) -> Callable[[Command], Command]:
@@ -41,9 +43,9 @@ def read_settings(flags: dict[str, str | None]) -> Settings:
 def _flag(option: Option) -> Callable[[Command], Command]:
     text = f"{option.info.description} [{option.variable}; default: {option.default}]"
     if option.info.annotation is bool:
-        return click.option(option.flag, option.name, is_flag=False, flag_value="true", help=text)
-    return click.option(option.flag, option.name, metavar=_metavar(option), help=text)
-
-
-def _metavar(option: Option) -> str:
-    return "VALUE" if "_" in option.values else option.values.replace("`", "").split(" from ")[0].upper()
+        # `--truncate` alone says yes; `--truncate false` takes back what the environment says.
+        return click.option(
+            option.flag, option.name, metavar="[true|false]", is_flag=False, flag_value="true", help=text
+        )
+    metavar = "|".join(option.kinds).upper() if len(option.kinds) == 1 else "|".join(option.kinds)
+    return click.option(option.flag, option.name, metavar=metavar, help=text)

@@ -1,12 +1,15 @@
 """``conche serve``: one process, one event loop, one copy of each model."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
 import sys
 import time
 from importlib import metadata
+from types import FrameType
+from typing import Final
 
 import click
 import uvicorn
@@ -18,6 +21,8 @@ from service.cli.options import read_settings, settings_flags
 from service.lifespan import Services
 from service.log_config import configure_logging
 from service.settings import Settings
+
+_DELAY_STEP_S: Final = 0.05
 
 
 @click.command()
@@ -74,11 +79,17 @@ class _Server(uvicorn.Server):
 
     def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve on ``listener`` until SIGINT or SIGTERM; returns when all is closed."""
-        # uvicorn raises the signal again once it has shut down; by then there is nothing left to interrupt, and
-        # the process should end with exit code 0 rather than as killed.
+        # uvicorn raises the signal again once it has shut down; by then there is nothing left to interrupt,
+        # and the process should end with exit code 0 rather than as killed.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
-        self.run(sockets=[listener])
+        with contextlib.suppress(SystemExit):  # how uvicorn ends after a failed start
+            self.run(sockets=[listener])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; a second signal of either kind stops waiting for requests in work."""
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Load, listen, then say what there is."""
@@ -92,9 +103,10 @@ class _Server(uvicorn.Server):
         """Turn /readyz red, give load balancers time to see it, then drain."""
         services: Services = self._app.state.services
         services.draining = True
-        waited_until = time.monotonic() + self._settings.shutdown_delay_seconds
-        while time.monotonic() < waited_until and not self.force_exit:
-            await asyncio.sleep(0.05)
+        for _ in range(round(self._settings.shutdown_delay_seconds / _DELAY_STEP_S)):
+            if self.force_exit:  # set by a signal handler, where an asyncio.Event must not be touched
+                break
+            await asyncio.sleep(_DELAY_STEP_S)
         await super().shutdown(sockets)
 
 
@@ -116,7 +128,9 @@ def greeting(settings: Settings, services: Services, *, port: int, seconds: floa
     if services.searcher is not None:
         lines.append(_curl(url, "/search", {"query": "怎么退货？", "top_k": 2}))
     if services.tagger is not None:
-        lines.append(_curl(url, "/ner", {"inputs": "Ada Lovelace met Charles Babbage in London. 李娜住在北京。"}))
+        lines.append(
+            _curl(url, "/ner", {"inputs": "Ada Lovelace met Charles Babbage in London. 李娜住在北京。"})
+        )
     lines += ["", f"Documentation: {url}/docs   Metrics: {url}/metrics   Stop: Ctrl-C"]
     return "\n".join(lines)
 

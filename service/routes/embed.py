@@ -31,8 +31,8 @@ async def embed(
 ) -> Response:
     """Embed each text as one vector.
 
-    A text that is too long for the model is refused, unless `truncate` asks to cut it; a cut is reported in the
-    header `x-conche-truncated`. Numbers are float32 in their shortest decimal form.
+    A text that is too long for the model is refused, unless `truncate` asks to cut it; a cut is reported in
+    the header `x-conche-truncated`. Numbers are float32 in their shortest decimal form.
     """
     limits.admit(body.inputs, param="inputs")
     options = body.options(embedder.manifest, truncate_unless_said=settings.truncate)

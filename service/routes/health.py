@@ -11,7 +11,9 @@ from service.schemas import LivenessBody, ReadinessBody
 
 router = APIRouter(tags=["probes"])
 
-READY_RESPONSES = {503: {"model": ReadinessBody, "description": "Not ready; also holds the usual error body."}}
+READY_RESPONSES = {
+    503: {"model": ReadinessBody, "description": "Not ready; also holds the usual error body."}
+}
 
 
 @get_and_head(router, "/livez", response_model=LivenessBody)

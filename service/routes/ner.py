@@ -28,8 +28,8 @@ async def find_entities(
 ) -> list[list[EntityBody]]:
     """Find the named entities of each text.
 
-    A text of any length is read to its end, in overlapping windows. `start` and `end` count code points of the
-    text as sent, and `text` is exactly what lies between them.
+    A text of any length is read to its end, in overlapping windows. `start` and `end` count code points of
+    the text as sent, and `text` is exactly what lies between them.
     """
     limits.admit(body.inputs, param="inputs")
     tagged = await tagger.tag(body.inputs, threshold=body.threshold)
@@ -38,7 +38,9 @@ async def find_entities(
     )
     return [
         [
-            EntityBody(start=found.start, end=found.end, text=found.text, label=found.label, score=found.score)
+            EntityBody(
+                start=found.start, end=found.end, text=found.text, label=found.label, score=found.score
+            )
             for found in text.entities
         ]
         for text in tagged

@@ -30,8 +30,8 @@ async def search(
 ) -> SearchResponse:
     """Find the FAQ entries that answer each query, best first.
 
-    Queries get the model's query prompt by themselves. Fewer than `top_k` hits come back when the FAQ is smaller
-    or `min_score` leaves some out.
+    Queries get the model's query prompt by themselves. Fewer than `top_k` hits come back when the FAQ is
+    smaller or `min_score` leaves some out.
     """
     limits.admit(body.query, param="query")
     body.admit_top_k(settings.limits.max_top_k)
@@ -41,7 +41,8 @@ async def search(
         results=[
             QueryResult(
                 hits=[
-                    HitBody(id=hit.id, question=hit.question, answer=hit.answer, score=hit.score) for hit in hits
+                    HitBody(id=hit.id, question=hit.question, answer=hit.answer, score=hit.score)
+                    for hit in hits
                 ]
             )
             for hits in found

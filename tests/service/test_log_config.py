@@ -28,14 +28,17 @@ def _record(message: str = "hello", error: BaseException | None = None, **extra:
     return record
 
 
-def _raised(message: str) -> Exception:
+def _fail(message: str) -> None:
     try:
-        try:
-            raise ValueError(message)
-        except ValueError as cause:
-            raise RuntimeError(message) from cause
-    except RuntimeError as error:
-        return error
+        float(message)
+    except ValueError as cause:
+        raise RuntimeError(message) from cause
+
+
+def _raised(message: str) -> Exception:
+    with pytest.raises(RuntimeError) as caught:
+        _fail(message)
+    return caught.value
 
 
 def test_json_lines_hold_extra_fields_and_the_request_id() -> None:

@@ -18,6 +18,7 @@ TIMEOUT_S = 5  # only stops a hang
 
 @pytest.fixture
 def records() -> list[RequestRecord]:
+    """What the middleware recorded."""
     return []
 
 
@@ -56,7 +57,7 @@ def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient
 async def test_a_sane_request_id_is_kept_and_any_other_replaced(
     make_client: Callable[..., httpx.AsyncClient],
 ) -> None:
-    """Ids tie logs of several services together, but must not carry line breaks or pages of text into them."""
+    """Ids tie logs of several services together, but must not carry line breaks or pages of text."""
     client = make_client()
     kept = await client.get("/items/a", headers={"x-request-id": "abc-123"})
     assert kept.headers["x-request-id"] == "abc-123"

@@ -1,0 +1,88 @@
+"""``conche embed | search | ner``: JSON lines without a server."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from service.cli import main
+from service.settings import options
+
+
+@pytest.fixture(autouse=True)
+def _tiny_bundles(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in options():
+        monkeypatch.delenv(option.variable, raising=False)
+    monkeypatch.setenv("CONCHE_MODELS_DIR", str(models_folder))
+    monkeypatch.setenv("CONCHE_EMBEDDING_BUNDLE", "tiny-embedding")
+    monkeypatch.setenv("CONCHE_NER_BUNDLE", "tiny-ner")
+    monkeypatch.setenv("CONCHE_FAQ_FILE", str(models_folder / "faq.jsonl"))
+
+
+def _run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=stdin)
+
+
+def _lines(result: Result) -> list[dict[str, object]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_each_text_is_embedded_on_a_line_of_its_own() -> None:
+    """For pipes into jq and files."""
+    first, second = _lines(_run("embed", "hello world", "怎么退货", "--dimensions", "8"))
+    assert (first["text"], second["text"]) == ("hello world", "怎么退货")
+    assert isinstance(first["embedding"], list)
+    assert len(first["embedding"]) == 8
+    assert first["tokens"] == 6
+
+
+def test_questions_are_looked_up() -> None:
+    """Without a word on routes that nobody asked for."""
+    result = _run("search", "怎么退货", "--top-k", "1")
+    (line,) = _lines(result)
+    (hit,) = line["hits"]  # type: ignore[misc]
+    assert hit.pop("score") > 0.5  # type: ignore[attr-defined]
+    assert hit == {"id": "delivery", "question": "怎么退货", "answer": "七天内。"}
+    assert result.stderr == ""
+
+
+def test_entities_are_found_in_lines_of_standard_input() -> None:
+    """Blank lines and Windows line ends are no texts."""
+    lines = _lines(_run("ner", "-", stdin="\ufeffTim Cook\r\n\r\nin 北京\n".encode()))
+    assert [line["text"] for line in lines] == ["Tim Cook", "in 北京"]
+    assert lines[1]["entities"][0]["start"] == 3  # type: ignore[index]
+
+
+def test_many_lines_come_back_in_order() -> None:
+    """Answered in groups."""
+    lines = _lines(_run("embed", "-", stdin="".join(f"order {n}\n" for n in range(600))))
+    assert [line["text"] for line in lines] == [f"order {n}" for n in range(600)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("embed", "hello", ""), "texts[1] is empty"),
+        (("embed", "hello " * 100), "has 104 tokens"),
+        (("embed", "hello", "--prompt-name", "poem"), "no such prompt"),
+        (("embed", "hello", "--embedding-bundle", "missing"), "does not exist"),
+        (("ner", "hello", "--ner-bundle", "none"), "CONCHE_NER_BUNDLE is none"),
+        (("search", "hello", "--faq-file", "missing.csv"), "cannot be read"),
+    ],
+)
+def test_a_fault_is_one_line_and_a_failure(arguments: tuple[str, ...], said: str) -> None:
+    """On standard error, so that a pipe gets answers only."""
+    result = _run(*arguments)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    """Rather than embedded as something else."""
+    result = _run("embed", "-", stdin="退货".encode("gb18030"))
+    assert result.exit_code == 1
+    assert "texts[0] is not text" in result.stderr

@@ -1,0 +1,163 @@
+"""``conche serve`` as a process: starts, says what it serves, stops cleanly, fails in one line."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+HANG_S = 60  # only stops a hang
+
+
+def _start(models_folder: Path, *flags: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONCHE_")}
+    environment |= {
+        "CONCHE_MODELS_DIR": str(models_folder),
+        "CONCHE_EMBEDDING_BUNDLE": "tiny-embedding",
+        "CONCHE_NER_BUNDLE": "tiny-ner",
+        "CONCHE_FAQ_FILE": str(models_folder / "faq.jsonl"),
+        "CONCHE_PORT": "0",
+        "PYTHONIOENCODING": "utf-8",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
+        env=environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+class Running:
+    """A served process whose greeting has been read."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("Documentation:"):
+                break
+        self.greeting = "".join(lines)
+        found = re.search(r"Documentation: (http://127\.0\.0\.1:\d+)/docs", self.greeting)
+        assert found, f"no greeting: {process.communicate(timeout=HANG_S)}"
+        self.url = found.group(1)
+
+
+@pytest.fixture
+def served(models_folder: Path) -> Iterator[Running]:
+    """A running server."""
+    process = _start(models_folder)
+    yield Running(process)
+    process.kill()
+    process.communicate(timeout=HANG_S)
+
+
+def test_the_greeting_says_what_is_served_and_its_requests_work(served: Running) -> None:
+    """Models with languages, size and licence; then lines to paste, in both languages."""
+    for said in ("tiny-embedding (en+zh, ", "tiny-ner", "3 entries", "MB, Apache-2.0", "threads", "ready in"):
+        assert said in served.greeting
+    curls = re.findall(r"curl -s (\S+) -H 'content-type: application/json' -d '(.*)'", served.greeting)
+    assert [url.removeprefix(served.url) for url, _ in curls] == ["/embed", "/search", "/ner"]
+    for url, body in curls:
+        assert re.search(r"[\u4e00-\u9fff]", body)
+        assert httpx.post(url, json=json.loads(body), timeout=HANG_S).status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_exit_code_0_and_no_traceback(served: Running, number: int) -> None:
+    """An orderly stop is no failure, whoever asks for it."""
+    served.process.send_signal(number)
+    _, errors = served.process.communicate(timeout=HANG_S)
+    assert served.process.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_requests_in_work_are_answered_before_it_stops(served: Running) -> None:
+    """A rolling update must not drop anything."""
+    texts = ["hello world, how do I return my order " * 4] * 2000
+    answers: list[httpx.Response] = []
+    worker = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{served.url}/ner", json={"inputs": texts}, timeout=HANG_S))
+    )
+    worker.start()
+    _wait_until_in_work(served)
+    served.process.send_signal(signal.SIGTERM)
+    worker.join(HANG_S)
+    assert [answer.status_code for answer in answers] == [200]
+    served.process.communicate(timeout=HANG_S)
+    assert served.process.returncode == 0
+
+
+def _wait_until_in_work(served: Running) -> None:
+    """Until the texts of the request are queued."""
+    while True:
+        text = httpx.get(f"{served.url}/metrics", timeout=HANG_S).text
+        found = re.search(
+            r'^conche_tokenize_duration_seconds_count\{model="tiny-ner"\} (\S+)', text, re.MULTILINE
+        )
+        assert found
+        if float(found.group(1)) > 0:
+            return
+        time.sleep(0.005)
+
+
+def test_readiness_turns_red_before_the_sockets_close(models_folder: Path) -> None:
+    """Load balancers see it coming while requests are still accepted."""
+    process = _start(models_folder, "--shutdown-delay-seconds", "60")
+    served = Running(process)
+    with httpx.Client(base_url=served.url, timeout=HANG_S) as client:
+        assert client.get("/readyz").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        while client.get("/readyz").status_code == 200:
+            time.sleep(0.01)
+        assert "shutting down" in client.get("/readyz").text
+        assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
+    process.send_signal(signal.SIGTERM)  # a second one cuts the delay short
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+
+
+def test_a_port_in_use_is_one_line_and_a_failure(models_folder: Path) -> None:
+    """Said before anything is loaded."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = _start(models_folder, "--port", port)
+        output, errors = process.communicate(timeout=HANG_S)
+    assert process.returncode == 1
+    assert output == ""
+    assert len(errors.splitlines()) == 1
+    assert f"127.0.0.1:{port}" in errors
+    assert "CONCHE_PORT" in errors
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"CONCHE_EMBEDDING_BUNDLE": "missing"}, "missing does not exist"),
+        ({"CONCHE_PROT": "1"}, "did you mean CONCHE_PORT"),
+    ],
+)
+def test_what_prevents_the_start_is_one_line_and_a_failure(
+    models_folder: Path, variables: dict[str, str], said: str
+) -> None:
+    """The reason and nothing else: no traceback, no second-hand summary."""
+    process = _start(models_folder, **variables)
+    output, errors = process.communicate(timeout=HANG_S)
+    assert process.returncode == 1
+    assert output == ""
+    assert len(errors.splitlines()) == 1, errors
+    assert said in errors

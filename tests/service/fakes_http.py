@@ -1,0 +1,51 @@
+"""The app over tiny real bundles, and a client of it; for tests of routes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from service.app import OpenServices, create_app
+from service.lifespan import open_services
+from service.settings import Settings
+from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
+
+FAQ = [
+    '{"id": "refund", "question": "How do I return my order", "answer": "With the label in the box."}',
+    '{"id": "password", "question": "reset my password", "answer": "On the account page."}',
+    '{"id": "delivery", "question": "怎么退货", "answer": "七天内。"}',
+]
+
+
+def write_bundles(folder: Path) -> Path:
+    """An embedding and an NER bundle and a FAQ of three entries."""
+    write_tiny_embedding_bundle(folder / "tiny-embedding")
+    write_tiny_ner_bundle(folder / "tiny-ner")
+    (folder / "faq.jsonl").write_text("\n".join(FAQ) + "\n", encoding="utf-8")
+    return folder
+
+
+def tiny_settings(folder: Path, **changes: object) -> Settings:
+    """Settings for what ``write_bundles`` wrote; nothing of the environment's but what a test sets."""
+    values: dict[str, object] = {
+        "models_dir": folder,
+        "embedding_bundle": "tiny-embedding",
+        "ner_bundle": "tiny-ner",
+        "faq_file": str(folder / "faq.jsonl"),
+        "threads": 1,
+    }
+    return Settings.model_validate(values | changes)
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, *, services: OpenServices = open_services
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The app, started, behind a client; stopped afterwards."""
+    app = create_app(settings, services=services)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://conche.test") as client:
+            client.app = app  # type: ignore[attr-defined]  # for tests that reach behind the routes
+            yield client

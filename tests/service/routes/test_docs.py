@@ -1,0 +1,65 @@
+"""The documentation: works cut off from the internet, and its examples work."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+
+def _operations(spec: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+async def test_the_page_fetches_nothing_from_elsewhere(client: httpx.AsyncClient) -> None:
+    """Swagger's page is blank where no CDN can be reached."""
+    answer = await client.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "connect-src 'self'" in answer.headers["content-security-policy"]
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//|@import|url\(", answer.text)
+
+
+async def test_every_example_of_the_documentation_succeeds(client: httpx.AsyncClient) -> None:
+    """A reader pastes them first."""
+    spec = (await client.get("/openapi.json")).json()
+    tried = 0
+    for path, method, operation in _operations(spec):
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        examples = content.get("examples", {})
+        assert bool(content) == bool(examples), f"{path} takes a body and shows no example"
+        for example in examples.values():
+            answer = await client.request(method.upper(), path, json=example["value"])
+            assert answer.status_code == 200, f"{path}: {answer.text}"
+            tried += 1
+    assert tried >= 6
+
+
+async def test_every_operation_without_a_body_succeeds(client: httpx.AsyncClient) -> None:
+    """The page has a button for these, too."""
+    spec = (await client.get("/openapi.json")).json()
+    for path, method, operation in _operations(spec):
+        if "requestBody" not in operation:
+            assert (await client.request(method.upper(), path)).status_code == 200
+
+
+async def test_errors_are_documented_with_their_codes_and_body(client: httpx.AsyncClient) -> None:
+    """The statuses that a client has to handle are all there, none of FastAPI's own shapes among them."""
+    spec = (await client.get("/openapi.json")).json()
+    for path in ("/embed", "/search", "/ner"):
+        responses = spec["paths"][path]["post"]["responses"]
+        assert {"200", "400", "404", "413", "415", "422", "429", "500", "503"} <= set(responses)
+        for status, response in responses.items():
+            if status != "200":
+                schema = response["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/ErrorBody"}
+        assert "`empty_input`" in responses["422"]["description"]
+    assert "HTTPValidationError" not in spec["components"]["schemas"]
+
+
+async def test_one_text_or_several_is_documented(client: httpx.AsyncClient) -> None:
+    """Generated clients must be able to send either."""
+    spec = (await client.get("/openapi.json")).json()
+    inputs = spec["components"]["schemas"]["EmbedRequest"]["properties"]["inputs"]
+    assert {kind["type"] for kind in inputs["anyOf"]} == {"string", "array"}

@@ -1,0 +1,187 @@
+"""The whole application over tiny real bundles: what holds on every path."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.lifespan import StartupError
+from tests.service.fakes_http import running, tiny_settings
+
+JSON = {"content-type": "application/json"}
+TEXT_ROUTES = {"/embed": "inputs", "/search": "query", "/ner": "inputs"}
+
+
+def _check_error(answer: httpx.Response, status: int, code: str) -> None:
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("route", TEXT_ROUTES)
+@pytest.mark.parametrize(
+    ("content", "media_type", "expected"),
+    [
+        (b'{"a"', "application/json", (400, "malformed_json")),
+        (b"", "application/json", (400, "malformed_json")),
+        ('{"inputs":"退货"}'.encode("gb18030"), "application/json", (400, "malformed_json")),
+        ('{"inputs":"退货"}'.encode("utf-16"), "application/json", (400, "malformed_json")),
+        (b"[" * 10**5 + b"]" * 10**5, "application/json", (400, "malformed_json")),
+        (b'{"inputs":"x"}', "text/plain", (415, "unsupported_media_type")),
+        (b"inputs=x", "application/x-www-form-urlencoded", (415, "unsupported_media_type")),
+        (b'{"inputs":"x"}', "", (415, "unsupported_media_type")),
+        (b" " * 2000, "application/json", (413, "payload_too_large")),
+    ],
+)
+async def test_bodies_that_cannot_be_read_get_the_usual_error(
+    models_folder: Path, route: str, content: bytes, media_type: str, expected: tuple[int, str]
+) -> None:
+    """Before validation looks at them, on every route that takes one."""
+    limit = 1024 if expected[0] == 413 else 16_000_000
+    async with running(tiny_settings(models_folder, limits={"max_body_bytes": limit})) as client:
+        headers = {"content-type": media_type} if media_type else {}
+        answer = await client.post(route, content=content, headers=headers)
+        _check_error(answer, *expected)
+        assert (await client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.b+json"]
+)
+async def test_json_by_any_of_its_names_is_taken(client: httpx.AsyncClient, media_type: str) -> None:
+    """Clients spell it in several ways."""
+    headers = {"content-type": media_type}
+    answer = await client.post("/embed", content=b'\xef\xbb\xbf{"inputs":"hello"}', headers=headers)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())
+async def test_a_trailing_slash_gives_the_same_answer(
+    client: httpx.AsyncClient, route: str, param: str
+) -> None:
+    """Never a redirect."""
+    with_slash = await client.post(f"{route}/", json={param: "hello"})
+    assert with_slash.status_code == 200
+    assert with_slash.json() == (await client.post(route, json={param: "hello"})).json()
+
+
+@pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())
+async def test_every_text_is_either_served_or_refused(
+    client: httpx.AsyncClient, route: str, param: str
+) -> None:
+    """Whatever people send, it is no 5xx."""
+    strange = [
+        "\x00",
+        "\ufeff",
+        "\u200b",
+        "😀" * 50,
+        "a\u0301" * 20,
+        "\u202eabc",
+        "x" * 10_000,
+        "\r\n\r\n",
+        "�",
+    ]
+    for text in strange:
+        answer = await client.post(route, json={param: ["hello", text]})
+        assert answer.status_code in {200, 422}, (route, text)
+        if answer.status_code == 422:
+            assert answer.json()["error"]["index"] == 1
+
+
+async def test_unknown_paths_and_wrong_methods_are_json_errors(client: httpx.AsyncClient) -> None:
+    """On GET of a POST route as well."""
+    _check_error(await client.get("/nothing/here"), 404, "unknown_path")
+    wrong = await client.get("/embed")
+    _check_error(wrong, 405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+
+
+async def test_a_full_queue_is_answered_429_with_a_hint(models_folder: Path) -> None:
+    """And nothing is lost for those who were admitted."""
+    settings = tiny_settings(
+        models_folder,
+        batching={"max_queue_items": 4, "max_batch_size": 1, "max_wait_ms": 50},
+        faq_file="none",
+    )
+    async with running(settings) as client:
+        answers = await asyncio.gather(
+            *(client.post("/embed", json={"inputs": ["hello world"] * 4}) for _ in range(30))
+        )
+        statuses = {answer.status_code for answer in answers}
+        assert statuses == {200, 429}
+        for answer in answers:
+            if answer.status_code == 429:
+                _check_error(answer, 429, "overloaded")
+                assert int(answer.headers["retry-after"]) >= 1
+                assert int(answer.headers["retry-after-ms"]) >= 1
+
+
+async def test_probes_answer_while_many_requests_are_in_work(client: httpx.AsyncClient) -> None:
+    """They share neither thread nor queue with the work."""
+    work = [client.post("/embed", json={"inputs": ["hello world " * 10] * 64}) for _ in range(20)]
+    tasks = [asyncio.create_task(request) for request in work]
+    for _ in range(10):
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+    assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
+
+
+async def test_two_apps_live_in_one_process(models_folder: Path) -> None:
+    """Nothing is global: no registry, no settings, no session."""
+    async with (
+        running(tiny_settings(models_folder)) as first,
+        running(tiny_settings(models_folder, ner_bundle="none")) as second,
+    ):
+        assert (await first.post("/ner", json={"inputs": "Tim"})).status_code == 200
+        assert (await second.post("/ner", json={"inputs": "Tim"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"embedding_bundle": "missing"},
+            "/embed: .*does not exist; bundles there: tiny-embedding, tiny-ner",
+        ),
+        ({"embedding_bundle": "tiny-ner"}, "CONCHE_EMBEDDING_BUNDLE: tiny-ner is no embedding bundle"),
+        ({"ner_bundle": "tiny-embedding"}, "CONCHE_NER_BUNDLE: .*no token-classification bundle"),
+        ({"faq_file": "/nowhere/faq.jsonl"}, "/search: FAQ file /nowhere/faq.jsonl cannot be read"),
+        ({"embedding_bundle": "none", "ner_bundle": "none"}, "no model to serve: .*CONCHE_MODELS_DIR"),
+    ],
+)
+async def test_what_cannot_be_served_stops_the_start_with_the_reason(
+    models_folder: Path, changes: dict[str, object], said: str
+) -> None:
+    """At the start, where somebody is looking."""
+    with pytest.raises(StartupError, match=said):
+        async with running(tiny_settings(models_folder, **changes)):
+            pass
+
+
+async def test_a_default_bundle_that_is_not_there_is_no_error(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked for it by name; the others are served."""
+    settings = tiny_settings(models_folder)
+    values = {name: getattr(settings, name) for name in settings.model_fields_set - {"ner_bundle"}}
+    async with running(type(settings)(**values)) as client:
+        assert (await client.get("/readyz")).status_code == 200
+        answer = await client.post("/ner", json={"inputs": "Tim"})
+        _check_error(answer, 404, "no_model")
+        assert "ner-zh-en" in answer.json()["error"]["message"]
+
+
+def test_serving_imports_neither_torch_nor_transformers() -> None:
+    """The serving image has neither."""
+    program = (
+        "import sys; from service.app import create_app; from service.settings import Settings; "
+        "create_app(Settings()); import service.cli, service.cli.serve, service.cli.query; "
+        "heavy = {'torch', 'transformers', 'onnx', 'safetensors', 'huggingface_hub'} & set(sys.modules); "
+        "sys.exit(f'imported: {sorted(heavy)}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,33 @@
+"""What bodies mean beyond their types."""
+
+import pytest
+
+from service.errors import InvalidInputError
+from service.schemas import EmbedRequest, NerRequest, SearchRequest
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    """Routes see lists only."""
+    assert EmbedRequest.model_validate({"inputs": "a"}).inputs == ["a"]
+    assert NerRequest.model_validate({"inputs": ["a", "b"]}).inputs == ["a", "b"]
+    assert SearchRequest.model_validate({"query": "a"}).query == ["a"]
+
+
+def test_null_takes_the_default() -> None:
+    """Also where null would not be a value."""
+    body = EmbedRequest.model_validate({"inputs": "a", "normalize": None, "truncate": None, "x": None})
+    assert (body.normalize, body.truncate) == (True, None)
+    assert SearchRequest.model_validate({"query": "a", "top_k": None}).top_k == 5
+
+
+def test_a_request_cannot_be_changed() -> None:
+    """What was validated is what is used."""
+    with pytest.raises(ValueError, match="frozen"):
+        SearchRequest(query=["a"]).top_k = 7  # type: ignore[misc]
+
+
+def test_top_k_above_the_operators_limit_names_the_setting() -> None:
+    """The limit itself is allowed."""
+    SearchRequest(query=["a"], top_k=100).admit_top_k(100)
+    with pytest.raises(InvalidInputError, match="CONCHE_LIMITS__MAX_TOP_K"):
+        SearchRequest(query=["a"], top_k=101).admit_top_k(100)
