@@ -69,6 +69,16 @@ def test_old_names_give_the_same_vectors_and_list_what_is_unused(tmp_path: Path)
     torch.testing.assert_close(vector(renamed_folder), vector(current), rtol=0, atol=1e-6)
 
 
+def test_shards_give_the_vectors_of_the_whole_file_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    """An interrupted download must not become half a model."""
+    whole = save_checkpoint(reference_model("bert"), tmp_path / "whole")
+    shards = save_checkpoint(reference_model("bert"), tmp_path / "shards", layout="sharded safetensors")
+    torch.testing.assert_close(vector(shards), vector(whole), rtol=0, atol=1e-6)
+    (shards / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks model-00002-of-00002\.safetensors"):
+        read_checkpoint(shards)
+
+
 def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
     """One import, one complete answer: not a name a try."""
     state = bert_state()
