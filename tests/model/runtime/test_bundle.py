@@ -118,6 +118,15 @@ def test_a_link_that_leaves_the_models_folder_is_refused(folder: Path, tmp_path:
     assert f"tiny/{name}" in str(error)
 
 
+def test_an_absolute_link_is_refused_even_to_a_neighbour(folder: Path) -> None:
+    """It names this machine's folders, so it breaks on the next."""
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    (other / "LICENSE").unlink()
+    (other / "LICENSE").symlink_to(folder / "LICENSE")
+    assert "absolute link" in str(refusal(other))
+
+
 def test_a_link_to_nothing_is_refused(folder: Path) -> None:
     """The neighbour may be missing."""
     (folder / "LICENSE").unlink()

@@ -318,6 +318,19 @@ def test_entities_do_not_cross_an_empty_line() -> None:
         assert text[found[0].start : found[0].end] == wanted[0].format(gap)
 
 
+def test_runs_without_begin_labels_do_not_cross_an_empty_line_either() -> None:
+    """There nothing else would part them."""
+    scheme = LabelScheme.from_labels(["O", "PER"])
+    found = find_entities("a\n\nb", np.array([[0, 1], [3, 4]]), [0, 1], np.eye(2)[[1, 1]], scheme)
+    assert [(entity.start, entity.end) for entity in found] == [(0, 1), (3, 4)]
+
+
+def test_two_labels_on_one_visible_character_give_one_entity() -> None:
+    """The first takes the character whole; what is left for the second is nothing."""
+    text = "e\u0301 x"
+    assert tag(text, pieces(text, (0, 1, 0), (1, 2, 1)), ["B-PER", "B-LOC"]) == [("e\u0301", "PER")]
+
+
 LETTERS = "Tim Cook Paris New York 张三李北京、，。 ,.\n\u0301\u200d🙂👍🏽é"
 
 

@@ -97,6 +97,7 @@ def test_a_path_outside_of_the_mount_falls_back_to_the_mount(machine: Machine) -
     point = machine.mount("unified", "cgroup2", "rw")
     machine.join("0::/../sibling")
     put(point, cpu__max="100000 100000")
+    put(point.parent / "sibling", cpu__max="1000 100000")  # no control file, whatever it looks like
     assert threads.cgroup_quota(machine.proc_self) == 1.0
 
 

@@ -99,12 +99,13 @@ def test_an_entity_across_a_border_is_found_once(engine: OnnxRuntimeEngine) -> N
 
 
 @settings(deadline=None)
-@given(text=TEXTS, max_tokens=st.integers(6, 40), overlap=st.integers(0, 1))
+@given(text=TEXTS, max_tokens=st.integers(6, 40), part=st.floats(0, 1))
 def test_each_token_is_taken_where_it_is_farther_from_a_border(
-    text: str, max_tokens: int, overlap: int
+    text: str, max_tokens: int, part: float
 ) -> None:
     """Against a slow reading of the same sentence."""
     (tokenized,) = TINY.tokenize([text])
+    overlap = round(part * ((max_tokens - 2) // 4))
     windows = plan_windows(text, tokenized, max_tokens=max_tokens, overlap=overlap)
     outputs = [np.full((len(window.positions), 1), index, np.float32) for index, window in enumerate(windows)]
     taken_from = stitch(windows, outputs)[:, 0].astype(int)
