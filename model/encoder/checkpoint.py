@@ -170,9 +170,6 @@ def _architecture(hf_config: Mapping[str, Any], folder: Path) -> str | None:
 
 def _encoder_config(hf_config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     path = folder / "config.json"
-    if hf_config["model_type"] in {"roberta", "xlm-roberta"} and hf_config.get("pad_token_id") is None:
-        # transformers' default for these two; the position of the first token hangs on it.
-        hf_config = {**hf_config, "pad_token_id": 1}
     try:
         return EncoderConfig.from_hf_config(hf_config)
     except UnsupportedArchitectureError as error:

@@ -125,11 +125,20 @@ class EncoderConfig:
                 f"model_type {model_type!r} is not supported; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
             )
         fields = _distilbert_fields(hf_config) if model_type == "distilbert" else _bert_fields(hf_config)
+        fields["pad_token_id"] = _pad_token_id(hf_config)
         if model_type in {"roberta", "xlm-roberta"}:
             # RoBERTa's positions start behind the row that stands for padding.
             fields["position_offset"] = fields["pad_token_id"] + 1
         _refuse_variants(hf_config)
         return cls(**fields)
+
+
+def _pad_token_id(hf_config: Mapping[str, Any]) -> int:
+    declared = hf_config.get("pad_token_id")
+    if declared is not None:
+        return int(declared)
+    # What transformers takes when a config does not say; RoBERTa's positions hang on it.
+    return 1 if hf_config["model_type"] in {"roberta", "xlm-roberta"} else 0
 
 
 def _bert_fields(hf_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +152,6 @@ def _bert_fields(hf_config: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_dropout_prob": float(hf_config.get("hidden_dropout_prob", 0.1)),
         "attention_probs_dropout_prob": float(hf_config.get("attention_probs_dropout_prob", 0.1)),
         "initializer_range": float(hf_config.get("initializer_range", 0.02)),
-        "pad_token_id": int(hf_config.get("pad_token_id") or 0),
     }
 
 
@@ -161,7 +169,6 @@ def _distilbert_fields(hf_config: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_dropout_prob": float(hf_config.get("dropout", 0.1)),
         "attention_probs_dropout_prob": float(hf_config.get("attention_dropout", 0.1)),
         "initializer_range": float(hf_config.get("initializer_range", 0.02)),
-        "pad_token_id": int(hf_config.get("pad_token_id") or 0),
     }
 
 

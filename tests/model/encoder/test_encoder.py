@@ -325,3 +325,13 @@ def test_unsupported_architectures_are_refused_by_name(change: dict[str, object]
     with pytest.raises(UnsupportedArchitectureError, match=named) as caught:
         EncoderConfig.from_hf_config(hf_config)
     assert "support" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "pad", "offset"), [("bert", 0, 0), ("roberta", 1, 2), ("xlm-roberta", 1, 2)]
+)
+def test_padding_defaults_are_the_familys(model_type: str, pad: int, offset: int) -> None:
+    """A config that does not say is read as transformers reads it; RoBERTa's positions hang on it."""
+    hf_config = {**BertConfig().to_dict(), "model_type": model_type, "pad_token_id": None}
+    config = EncoderConfig.from_hf_config(hf_config)
+    assert (config.pad_token_id, config.position_offset) == (pad, offset)
