@@ -177,9 +177,7 @@ class _Opener:
     def refuse_to_serve_nothing(self) -> None:
         """Stop rather than answer 404 to everything."""
         if self.settings.on_bundle_error == "exit":
-            reasons = "; ".join(
-                f"{route}: {absence.reason}" for route, absence in self.services.absences.items()
-            )
+            reasons = " and ".join(self.services.absences[route].reason for route in ("/embed", "/ner"))
             raise StartupError(f"no model to serve: {reasons}; CONCHE_MODELS_DIR says where bundles lie")
 
     def _off(self, route: str, variable: str) -> None:

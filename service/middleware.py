@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -127,7 +128,8 @@ class RequestContext:
         }
         if record.code is not None:
             fields["code"] = record.code
-        access_logger.info("request", extra=fields)
+        level = logging.WARNING if status >= HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
+        access_logger.log(level, "request", extra=fields)
 
 
 class _Caller:
@@ -274,6 +276,9 @@ class StartupErrors:
             await self._app(scope, receive, hold_failure)
         except self._expected as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
+        except asyncio.CancelledError:  # stopped while loading, by a signal: nothing to report
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            raise
         except BaseException:
             if failure is not None:
                 await send(failure)

@@ -124,17 +124,24 @@ def _answer_all(texts: tuple[str, ...], settings: Settings, answer: Answers) -> 
     configure_logging("warning", "text")
     try:
         asyncio.run(_run(texts, settings, answer))
-    except (StartupError, ServiceError) as error:
+    except StartupError as error:
         raise click.ClickException(str(error)) from error
 
 
 async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers) -> None:
-    limits = TextLimits(_GROUP + len(texts), settings.limits.max_text_characters, sys.maxsize)
+    limits = TextLimits(_GROUP, settings.limits.max_text_characters, sys.maxsize)
+    done = 0
     async with open_services(settings, Metrics()) as services:
         lines = _read(texts)
         while group := list(islice(lines, _GROUP)):
-            limits.admit(group, param="texts")
-            for record in await answer(services, group):
+            try:
+                limits.admit(group, param="texts")
+                records = await answer(services, group)
+            except ServiceError as error:
+                where = "" if error.index is None else f"text {done + error.index + 1}: "
+                raise click.ClickException(where + error.message) from error
+            done += len(group)
+            for record in records:
                 sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             sys.stdout.buffer.flush()
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ from service.lifespan import Services
 from service.log_config import configure_logging
 from service.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 _DELAY_STEP_S: Final = 0.05
 
 
@@ -38,7 +41,7 @@ def serve(**flags: str | None) -> None:
     with _bind(settings) as listener:
         server = _Server(settings, create_app(settings))
         server.run_until_stopped(listener)
-    if not server.started:
+    if not server.started and not server.interrupted:
         raise SystemExit(1)  # the reason was logged
 
 
@@ -76,6 +79,7 @@ class _Server(uvicorn.Server):
         self._settings = settings
         self._app = app
         self._began_at = time.perf_counter()
+        self.interrupted = False
 
     def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve on ``listener`` until SIGINT or SIGTERM; returns when all is closed."""
@@ -83,21 +87,32 @@ class _Server(uvicorn.Server):
         # and the process should end with exit code 0 rather than as killed.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
-        with contextlib.suppress(SystemExit):  # how uvicorn ends after a failed start
+        with contextlib.suppress(SystemExit):  # how uvicorn ends after a failed start, and we before one
             self.run(sockets=[listener])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop; a second signal of either kind stops waiting for requests in work."""
+        """Begin to stop; a second signal of either kind stops waiting for requests in work.
+
+        Raises:
+            SystemExit: nothing is served yet, so there is nothing to wait for; a large FAQ may take minutes.
+        """
         self.force_exit = self.should_exit
         super().handle_exit(sig, frame)
+        if not self.started:
+            self.interrupted = True
+            raise SystemExit(0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Load, listen, then say what there is."""
         await super().startup(sockets)
         if self.started and sockets:
             seconds = time.perf_counter() - self._began_at
-            port = sockets[0].getsockname()[1]
-            _greet(greeting(self._settings, self._app.state.services, port=port, seconds=seconds))
+            url = _url(self._settings.host, sockets[0].getsockname()[1])
+            services: Services = self._app.state.services
+            if self._settings.log_format == "json":  # somebody collects lines, and wants no pages among them
+                logger.info("ready", extra=summary(services, url=url, seconds=seconds))
+            else:
+                _greet(greeting(services, url=url, seconds=seconds))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Turn /readyz red, give load balancers time to see it, then drain."""
@@ -110,10 +125,21 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def greeting(settings: Settings, services: Services, *, port: int, seconds: float) -> str:
+def summary(services: Services, *, url: str, seconds: float) -> dict[str, object]:
+    """What was loaded, as fields of a log line."""
+    return {
+        "url": url,
+        "seconds": round(seconds, 2),
+        "threads": services.threads,
+        "embedding": services.embedder and _model(services.embedder.manifest),
+        "ner": services.tagger and _model(services.tagger.manifest),
+        "faq_entries": 0 if services.searcher is None else len(services.searcher.index),
+        "unavailable": {route: absence.reason for route, absence in services.absences.items()},
+    }
+
+
+def greeting(services: Services, *, url: str, seconds: float) -> str:
     """What was loaded, and requests to paste."""
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::", ""} else settings.host  # noqa: S104 - compared, not bound
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {services.threads} threads"]
     if services.embedder is not None:
         lines.append(f"  embeddings  {_model(services.embedder.manifest)}")
@@ -133,6 +159,11 @@ def greeting(settings: Settings, services: Services, *, port: int, seconds: floa
         )
     lines += ["", f"Documentation: {url}/docs   Metrics: {url}/metrics   Stop: Ctrl-C"]
     return "\n".join(lines)
+
+
+def _url(host: str, port: int) -> str:
+    reachable = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
 def _model(manifest: Manifest) -> str:

@@ -12,6 +12,7 @@ router = APIRouter(include_in_schema=False)
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
 
+@get_and_head(router, "/")
 @get_and_head(router, "/docs")
 async def docs() -> Response:
     """Serve the page."""

@@ -226,7 +226,7 @@ async def test_an_error_after_the_answer_began_breaks_the_connection(records: li
     assert [message["type"] for message in sent] == ["http.response.start"]
 
 
-def _failing_start(error: Exception) -> ASGIApp:
+def _failing_start(error: BaseException) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "lifespan.startup.failed", "message": "Traceback ..."})
         raise error
@@ -240,10 +240,7 @@ async def _start(app: ASGIApp) -> list[Message]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    async def receive() -> Message:
-        return {"type": "lifespan.startup"}
-
-    await app({"type": "lifespan"}, receive, send)
+    await app({"type": "lifespan"}, _nothing, send)
     return sent
 
 
@@ -251,6 +248,23 @@ async def test_an_expected_start_up_error_is_one_line() -> None:
     """An operator needs the reason, not where in our code it was found."""
     app = StartupErrors(_failing_start(ValueError("no bundle here")), expected=(ValueError,))
     assert await _start(app) == [{"type": "lifespan.startup.failed", "message": "no bundle here"}]
+
+
+async def test_a_start_that_was_interrupted_is_no_error_to_report() -> None:
+    """Ctrl-C while loading is what somebody wanted."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = StartupErrors(_failing_start(asyncio.CancelledError()), expected=(ValueError,))
+    with pytest.raises(asyncio.CancelledError):
+        await app({"type": "lifespan"}, _nothing, send)
+    assert sent == [{"type": "lifespan.startup.failed", "message": ""}]
+
+
+async def _nothing() -> Message:
+    return {"type": "lifespan.startup"}
 
 
 async def test_any_other_start_up_error_keeps_its_traceback() -> None:

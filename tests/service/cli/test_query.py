@@ -55,6 +55,15 @@ def test_entities_are_found_in_lines_of_standard_input() -> None:
     assert lines[1]["entities"][0]["start"] == 3  # type: ignore[index]
 
 
+def test_a_fault_is_numbered_over_all_lines() -> None:
+    """Lines are answered in groups, which nobody should have to know."""
+    lines = "".join("\x00\n" if n == 400 else f"order {n}\n" for n in range(600))
+    result = _run("embed", "-", stdin=lines)
+    assert result.exit_code == 1
+    assert "text 401: " in result.stderr
+    assert len(result.stdout.splitlines()) == 256
+
+
 def test_many_lines_come_back_in_order() -> None:
     """Answered in groups."""
     lines = _lines(_run("embed", "-", stdin="".join(f"order {n}\n" for n in range(600))))
@@ -64,7 +73,7 @@ def test_many_lines_come_back_in_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("embed", "hello", ""), "texts[1] is empty"),
+        (("embed", "hello", ""), "text 2: "),
         (("embed", "hello " * 100), "has 104 tokens"),
         (("embed", "hello", "--prompt-name", "poem"), "no such prompt"),
         (("embed", "hello", "--embedding-bundle", "missing"), "does not exist"),
@@ -85,4 +94,4 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     """Rather than embedded as something else."""
     result = _run("embed", "-", stdin="退货".encode("gb18030"))
     assert result.exit_code == 1
-    assert "texts[0] is not text" in result.stderr
+    assert "text 1: " in result.stderr

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
+
+from service.cli.serve import _Server
+from service.settings import Settings
 
 HANG_S = 60  # only stops a hang
 
@@ -82,6 +86,29 @@ def test_a_signal_ends_it_with_exit_code_0_and_no_traceback(served: Running, num
     _, errors = served.process.communicate(timeout=HANG_S)
     assert served.process.returncode == 0
     assert "Traceback" not in errors
+
+
+def test_a_signal_while_loading_does_not_wait_for_the_rest() -> None:
+    """A large FAQ is embedded for minutes; stopping must not take as long."""
+    server = _Server(Settings(), FastAPI())
+    with pytest.raises(SystemExit) as stopped:
+        server.handle_exit(signal.SIGTERM, None)
+    assert stopped.value.code == 0
+    assert server.interrupted
+
+
+def test_the_greeting_is_a_log_line_where_lines_are_collected(models_folder: Path) -> None:
+    """Pages of text among JSON lines are noise; the line says the same."""
+    process = _start(models_folder, "--log-format", "json")
+    assert process.stderr is not None
+    line = json.loads(process.stderr.readline())
+    process.terminate()
+    output, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+    assert output == ""
+    assert line["message"] == "ready"
+    assert line["faq_entries"] == 3
+    assert line["embedding"].startswith("tiny-embedding (en+zh")
 
 
 def test_requests_in_work_are_answered_before_it_stops(served: Running) -> None:
