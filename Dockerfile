@@ -1,4 +1,4 @@
-# Three stages: build what is needed, keep the models apart, put both on a bare base.
+# Three stages: the environment, the models, and both of them on a bare base.
 # Nothing here names a registry or a package index; pip and the engine use their own settings.
 ARG PYTHON_IMAGE=python:3.11-slim
 
@@ -18,6 +18,11 @@ COPY service service
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \
     && python -m pip --python /opt/conche/bin/python install --quiet --no-deps --no-index /tmp/wheels/*.whl
 
+FROM ${PYTHON_IMAGE} AS models
+COPY models /models
+# Whatever the modes in the checkout, the service's user can read them. Links between bundles stay links.
+RUN chmod -R a+rX,go-w /models
+
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -30,7 +35,7 @@ LABEL org.opencontainers.image.title="conche" \
 RUN groupadd --gid 10001 conche \
     && useradd --uid 10001 --gid conche --no-log-init --home-dir /data --no-create-home --shell /usr/sbin/nologin conche \
     && install -d -o conche -g conche /data
-COPY models /opt/conche/models
+COPY --from=models /models /opt/conche/models
 COPY --from=build /opt/conche /opt/conche
 COPY LICENSE NOTICE /opt/conche/
 # PYTHONDONTWRITEBYTECODE: the root file system may be read-only, and the code came compiled.

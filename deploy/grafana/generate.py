@@ -163,10 +163,9 @@ def mean(histogram: str, by: str) -> str:
 
 def share_of_requests(selector: str) -> str:
     """Share of the chosen routes' requests that ``selector`` picks; 0 to 1."""
-    return (
-        f"sum(rate(conche_requests_total{{{ROUTE}, {selector}}}{WINDOW})) / "
-        f"sum(rate(conche_requests_total{{{ROUTE}}}{WINDOW}))"
-    )
+    picked = f"sum(rate(conche_requests_total{{{ROUTE}, {selector}}}{WINDOW}))"
+    # A status that never occurred has no series, and no series is no failure.
+    return f"({picked} or vector(0)) / sum(rate(conche_requests_total{{{ROUTE}}}{WINDOW}))"
 
 
 YES_NO = {"1": ("yes", GREEN), "0": ("no", RED)}
