@@ -62,7 +62,8 @@ class Tokenizer:
         """Read the tokenizer that came with the model.
 
         Raises:
-            BundleError: the bundle has no usable ``tokenizer.json``, or one with more tokens than the model.
+            BundleError: the bundle has no usable ``tokenizer.json``, or one that has more tokens than the
+                model or pads with another.
         """
         loaded = cls.from_file(bundle.file(TOKENIZER_NAME))
         vocab_size = bundle.manifest.architecture.vocab_size
@@ -72,6 +73,12 @@ class Tokenizer:
                 "tokenizer",
                 f"{bundle.path.name}/{TOKENIZER_NAME} has ids up to {highest_id}, "
                 f"the model's vocabulary ends at {vocab_size - 1}",
+            )
+        wanted = bundle.manifest.architecture.pad_token_id
+        if loaded.pad_token_id != wanted:
+            raise BundleError(
+                "tokenizer",
+                f"{bundle.path.name}/{TOKENIZER_NAME} pads with {loaded.pad_token_id}, the model {wanted}",
             )
         return loaded
 

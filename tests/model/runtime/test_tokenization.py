@@ -195,3 +195,14 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     refresh_manifest(folder)
     with pytest.raises(BundleError, match="vocabulary ends at"):
         Tokenizer.from_bundle(Bundle.load(folder))
+
+
+def test_a_tokenizer_that_pads_with_another_token_is_refused(tmp_path: Path) -> None:
+    """Some models count positions from the padding id, so it is part of the model."""
+    folder = write_tiny_ner_bundle(tmp_path / "tiny")
+    raw = tiny_tokenizer()
+    raw.enable_padding(pad_id=1, pad_token="[UNK]")
+    raw.save(str(folder / "tokenizer.json"))
+    refresh_manifest(folder)
+    with pytest.raises(BundleError, match="pads with 1, the model 0"):
+        Tokenizer.from_bundle(Bundle.load(folder))
