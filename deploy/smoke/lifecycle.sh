@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How the container starts, stops and says that it is broken, tried on the running stack (`docker compose up`).
+# What the container exposes, how it starts, stops and says that it is broken, tried on the running stack (`docker compose up`).
 #   lifecycle.sh [BASE_URL]     default: http://127.0.0.1:8080; run in the folder of docker-compose.yml
 # Leaves the conche service stopped. Exit 0: everything is as promised.
 set -euo pipefail
@@ -12,6 +12,9 @@ fail() { echo "lifecycle: $*" >&2; exit 1; }
 container=$(docker compose ps -q conche)
 image=$(docker inspect -f '{{.Image}}' "$container")
 
+curl -fsS "$base/metrics" | docker compose exec -T prometheus promtool check metrics || fail 'promtool has remarks'
+echo 'lifecycle: promtool has no remark on /metrics'
+
 # A shell as process 1 would keep SIGTERM to itself.
 process=$(docker compose exec -T conche cat /proc/1/comm)
 case $process in sh | bash | dash) fail "process 1 is $process" ;; esac
@@ -22,10 +25,13 @@ docker compose exec -T conche touch /data/writable || fail 'the data volume cann
 if docker compose exec -T conche python -c 'import torch' 2>/dev/null; then fail 'the image has torch'; fi
 echo "lifecycle: process 1 is $process, user $user, read-only root, no torch"
 
-# A request in work when the stop comes is answered, and the stop needs no kill.
-python3 -c 'import json; print(json.dumps({"inputs": [f"第 {i} 句 sentence {i}" for i in range(2048)]}))' >"$work/body.json"
-curl -sS -o "$work/answer.json" -w '%{http_code}' -m 60 -H 'content-type: application/json' \
-  --data-binary @"$work/body.json" "$base/embed" >"$work/status" &
+# A request in work when the stop comes is answered, and the stop needs no kill. The request is as large as this
+# machine does in about eight seconds: far below the deadline of a stop, far above the time to send it.
+body() { python3 -c 'import json, sys; print(json.dumps({"inputs": [f"第{i}句 sentence" for i in range(int(sys.argv[1]))]}))' "$1"; }
+embed() { curl -sS -o "$work/answer.json" -w "%{$1}" -m 60 -H 'content-type: application/json' --data-binary @- "$base/embed"; }
+seconds=$(body 128 | embed time_total)
+texts=$(python3 -c 'import sys; print(max(64, min(2048, int(128 * 8 / float(sys.argv[1])))))' "$seconds")
+body "$texts" | embed http_code >"$work/status" &
 request=$!
 sleep 1
 start=$SECONDS
@@ -34,11 +40,11 @@ took=$((SECONDS - start))
 wait "$request" || fail 'the request in work lost its connection'
 [ "$(cat "$work/status")" = 200 ] || fail "the request in work got $(cat "$work/status"): $(head -c 300 "$work/answer.json")"
 vectors=$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' "$work/answer.json")
-[ "$vectors" = 2048 ] || fail "the request in work got $vectors vectors"
+[ "$vectors" = "$texts" ] || fail "the request in work got $vectors vectors for $texts texts"
 code=$(docker inspect -f '{{.State.ExitCode}}' "$container")
 case $code in 0 | 143) ;; *) fail "exit code $code after $took s" ;; esac
 [ "$took" -lt 30 ] || fail "the stop took $took s"
-echo "lifecycle: stop took $took s, exit code $code, the request of 2048 texts was answered whole"
+echo "lifecycle: stop took $took s, exit code $code, the request of $texts texts was answered whole"
 
 # One byte changed in a bundle: refused at start, or, if told to serve the rest, not ready and so unhealthy.
 cp -R models "$work/models"

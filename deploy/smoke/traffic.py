@@ -103,7 +103,7 @@ def tag(base: str) -> None:
     check(any(results), "/ner: no entity in any text")
 
 
-def main(base: str = "http://127.0.0.1:8080", rounds: str = "40") -> int:
+def main(base: str = "http://127.0.0.1:8080", rounds: str = "20") -> int:
     """Run every kind of request ``rounds`` times, four at a time."""
     kinds: list[Callable[[str], None]] = [embed, embed_options, embed_refusals, search, tag]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
