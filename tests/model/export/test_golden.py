@@ -1,0 +1,60 @@
+"""Golden texts cover what tokenizers stumble over, and judge rounded weights."""
+
+import numpy as np
+import pytest
+
+from model.export.golden import (
+    TEXTS,
+    FidelityError,
+    as_json,
+    fidelity,
+    raise_if_unfaithful,
+    run_each,
+    tokenise,
+)
+from model.export.graph import GraphModule
+from tests.bundles import tiny_tokenizer
+from tests.model.export.models import encoder
+
+
+def test_the_texts_cover_both_languages_and_odd_characters() -> None:
+    """Each is there for a reason; losing one would not be noticed otherwise."""
+    together = "".join(TEXTS)
+    assert len(TEXTS) == len(set(TEXTS)) >= 16
+    for wanted in ("我们", "ＦＵＬＬ", "～", "👍🏽", "\u200d", "é", "\t", "\n", "<p>", "體"):
+        assert wanted in together
+    assert min(map(len, TEXTS)) == 1
+    assert max(map(len, TEXTS)) > 400
+
+
+def test_only_texts_that_fit_are_taken() -> None:
+    """The service refuses golden texts longer than the model reads."""
+    golden = tokenise(tiny_tokenizer(), 6, ["a cat sat on the mat and sat", "a cat", "好"])
+    assert golden.texts == ("a cat", "好")
+    with pytest.raises(ValueError, match="fits into 2"):
+        tokenise(tiny_tokenizer(), 2, ["a cat"])
+
+
+def test_answers_are_written_with_the_digits_of_float32() -> None:
+    """Seven significant digits are within 1e-7 of the answer, and half the file."""
+    module = GraphModule.of(encoder())
+    golden = tokenise(tiny_tokenizer(), 12, ["hello world", "a cat"])
+    outputs = run_each(module, golden)
+    written = as_json(golden, outputs)
+    assert set(written["outputs"]) == {"embeddings_mean_normalized", "embeddings_cls_normalized"}
+    np.testing.assert_allclose(
+        written["outputs"]["embeddings_mean_normalized"], outputs["embeddings_mean_normalized"], atol=1e-7
+    )
+
+
+def test_fidelity_is_the_least_cosine() -> None:
+    """One text ruined among many must show."""
+    before = {"logits": [np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)]}
+    after = {"logits": [np.eye(3, dtype=np.float32) * 2, np.ones((3, 3), np.float32)]}
+    cosines = fidelity(before, after)
+    assert cosines["logits"] == pytest.approx(1 / np.sqrt(3))
+    with pytest.raises(FidelityError, match=r"logits 0\.577"):
+        raise_if_unfaithful(cosines)
+    raise_if_unfaithful({"logits": 0.9991})
+    with pytest.raises(FidelityError):
+        raise_if_unfaithful({"logits": float("nan")})

@@ -1,0 +1,218 @@
+"""The graph holds structure, standard operators and named axes; its weights lie where the bundle says."""
+
+import dataclasses
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+
+from model.encoder.encoder import Encoder
+from model.export.graph import (
+    EMBEDDING_OUTPUTS,
+    INPUTS,
+    WORD_TABLE,
+    GraphError,
+    GraphModule,
+    attach_weights,
+    trace,
+)
+from model.export.parity import Run, measure_parity
+from model.export.storage import ENCODINGS, EncodedTensor, Encoding, encode, write_safetensors
+from tests.model.export.models import config, encoder, scramble, tagger
+
+CASES = [
+    (batch, sequence, padded)
+    for batch in (1, 2, 5)
+    for sequence in (1, 2, 17, 40)
+    for padded in (False, True)
+]
+CASES = [case for case in CASES if case[1:] != (1, True)]
+FILE = "weights.safetensors"
+
+
+@pytest.fixture(scope="module")
+def traced() -> tuple[GraphModule, onnx.ModelProto]:
+    """An embedding graph, traced once; its parameters are inputs, so that any weights can be attached."""
+    torch.manual_seed(0)
+    model = Encoder(config())  # as it is drawn: all biases zero, all norms one
+    module = GraphModule.of(model)
+    graph = trace(module)
+    scramble(model)
+    return module, graph
+
+
+def encoded(module: GraphModule, encoding: Encoding) -> list[EncodedTensor]:
+    """Every parameter; matrices and the word table in ``encoding``."""
+    tensors = []
+    for name, parameter in module.parameters().items():
+        chosen = encoding if name == WORD_TABLE or ("layers" in name and parameter.ndim == 2) else "float32"
+        tensors.append(encode(name, parameter.detach().numpy(), chosen, gathered=name == WORD_TABLE))
+    return tensors
+
+
+def attached(
+    module: GraphModule, graph: onnx.ModelProto, encoding: Encoding, folder: Path
+) -> onnx.ModelProto:
+    """The finished graph, its weights in ``folder``, and the module holding the same weights."""
+    tensors = encoded(module, encoding)
+    stored = write_safetensors(folder / FILE, tensors)
+    module.load({tensor.name: tensor.decode() for tensor in tensors})
+    finished = attach_weights(graph, tensors, {name: (FILE, place) for name, place in stored.items()})
+    onnx.save(finished, folder / "graph.onnx")
+    return finished
+
+
+def session(
+    folder: Path, *, disable_quantising: bool = True, optimised: Path | None = None
+) -> ort.InferenceSession:
+    """What any user of ONNX Runtime would write; it finds the weights by their offsets."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_quant_qdq", str(int(disable_quantising)))
+    if optimised is not None:
+        options.optimized_model_filepath = str(optimised)
+    return ort.InferenceSession(folder / "graph.onnx", options, providers=["CPUExecutionProvider"])
+
+
+def runner(running: ort.InferenceSession) -> Run:
+    """All outputs by name."""
+    names = [output.name for output in running.get_outputs()]
+    return lambda feeds: dict(zip(names, running.run(names, dict(feeds)), strict=True))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_graph_computes_what_pytorch_computes(
+    encoding: Encoding, traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
+) -> None:
+    """With every storage, for every batch and length: 1e-5 on unit vectors, as parity.TOLERANCES has it."""
+    module, graph = traced
+    attached(module, graph, encoding, tmp_path)
+    report = measure_parity(module, runner(session(tmp_path)), cases=CASES)
+    report.raise_if_missed()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "norm_placement": "pre",
+            "position_embedding": "sinusoidal",
+            "type_vocab_size": 0,
+            "hidden_act": "relu",
+        },
+        {"position_offset": 2, "type_vocab_size": 1, "pad_token_id": 1},
+        {"embedding_layer_norm": False, "scale_embeddings": True, "num_hidden_layers": 1},
+    ],
+    ids=["pre-ln", "roberta", "paper"],
+)
+def test_every_kind_of_encoder_exports(changes: dict[str, object], tmp_path: Path) -> None:
+    """A model without segments still takes token_type_ids, so that the service need not know."""
+    module = GraphModule.of(encoder(**changes))
+    attached(module, trace(module), "float32", tmp_path)
+    running = session(tmp_path)
+    assert [value.name for value in running.get_inputs()] == list(INPUTS)
+    measure_parity(
+        module, runner(running), cases=[(1, 1, False), (3, 17, True), (2, 38, False)]
+    ).raise_if_missed()
+
+
+def test_logits_match_and_share_the_encoders_names(tmp_path: Path) -> None:
+    """A tagger's tables have the names of the embedding model's, so that one file serves both."""
+    module = GraphModule.of(tagger())
+    attached(module, trace(module), "int8_row", tmp_path)
+    measure_parity(module, runner(session(tmp_path)), cases=CASES).raise_if_missed()
+    own = set(GraphModule.of(encoder()).parameters())
+    assert set(module.parameters()) == own | {"classifier.weight", "classifier.bias"}
+
+
+def test_axes_are_named_and_dynamic(traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path) -> None:
+    """Engines print these names, and a frozen axis would serve one length only."""
+    finished = attached(*traced, "float32", tmp_path)
+    for value in finished.graph.input:
+        assert [dim.dim_param for dim in value.type.tensor_type.shape.dim] == ["batch", "sequence"]
+    assert [value.name for value in finished.graph.output] == list(EMBEDDING_OUTPUTS)
+    first = finished.graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_param or dim.dim_value for dim in first] == ["batch", "sequence", 64]
+
+
+def test_only_standard_operators_and_no_weights_inside(
+    traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
+) -> None:
+    """Other engines can run it, and the graph file stays small and free of the machine's paths."""
+    finished = attached(*traced, "q4_block32", tmp_path)
+    assert {(opset.domain, opset.version) for opset in finished.opset_import} == {("", 21)}
+    inside = [t for t in finished.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL]
+    assert sum(len(t.raw_data) for t in inside) < 2000
+    text = finished.SerializeToString()
+    assert b".py" not in text
+    assert str(Path.cwd()).encode() not in text
+    onnx.checker.check_model(str(tmp_path / "graph.onnx"))
+
+
+def test_identical_parameters_stay_apart(traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path) -> None:
+    """The exporter merges equal constants: the biases, zeros when the graph was traced, must not be one."""
+    module, _ = traced
+    finished = attached(*traced, "float32", tmp_path)
+    external = {t.name for t in finished.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
+    assert external == set(module.parameters())
+
+
+def test_the_optimised_graph_is_what_we_count_on(
+    traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
+) -> None:
+    """Dequantisation folded away, LayerNorm and GELU whole operators, the word table still packed."""
+    attached(*traced, "q4_block32", tmp_path)
+    session(tmp_path, optimised=tmp_path / "optimised.onnx")
+    optimised = onnx.load(tmp_path / "optimised.onnx", load_external_data=False)
+    operators = {node.op_type for node in optimised.graph.node}
+    assert not operators & {"DequantizeLinear", "MatMulNBits", "DynamicQuantizeLinear", "Erf", "ReduceMean"}
+    assert operators & {"LayerNormalization", "SkipLayerNormalization"}
+    assert operators & {"Gelu", "BiasGelu"}
+    table = next(t for t in optimised.graph.initializer if t.name == f"{WORD_TABLE}.codes")
+    assert list(table.dims) == [config().vocab_size, 32]
+
+
+def test_left_alone_the_engine_would_quantise_activations(
+    traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
+) -> None:
+    """Why the engine sets session.disable_quant_qdq: without it an 8-bit graph misses its tolerance."""
+    module, graph = traced
+    attached(module, graph, "int8_row", tmp_path)
+    report = measure_parity(
+        module, runner(session(tmp_path, disable_quantising=False)), cases=[(2, 17, False)]
+    )
+    assert report.worst()["embeddings_mean_normalized"] > 1e-5
+
+
+def test_a_parameter_without_weights_is_named(
+    traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
+) -> None:
+    """A graph with a hole would fail at load, far from the cause."""
+    module, graph = traced
+    tensors = [t for t in encoded(module, "float32") if t.name != "layers.1.attention.key.bias"]
+    stored = write_safetensors(tmp_path / FILE, tensors)
+    with pytest.raises(GraphError, match=r"layers\.1\.attention\.key\.bias"):
+        attach_weights(graph, tensors, {name: (FILE, place) for name, place in stored.items()})
+    with pytest.raises(GraphError, match=r"layers\.1\.attention\.key\.bias"):
+        module.load({tensor.name: tensor.decode() for tensor in tensors})
+
+
+def test_a_lost_parameter_stops_the_export(traced: tuple[GraphModule, onnx.ModelProto]) -> None:
+    """Should an exporter fold a parameter into the graph, its weights could not be replaced any more."""
+
+    class WithUnused(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.unused = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(
+            self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+        ) -> tuple[torch.Tensor, ...]:
+            return tuple(self.inner(input_ids, attention_mask, token_type_ids))
+
+    module, _ = traced
+    with pytest.raises(GraphError, match="unused"):
+        trace(dataclasses.replace(module, module=WithUnused(module.module).eval()))

@@ -1,0 +1,75 @@
+"""The grid covers what is served, and no difference slips through."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from model.export.graph import GraphModule
+from model.export.parity import Feeds, ParityCase, ParityError, ParityReport, grid, measure_parity
+from tests.model.export.models import MAX_TOKENS, encoder
+
+
+def test_the_grid_reaches_from_one_token_to_the_longest_input() -> None:
+    """Lengths 1, 3, 17, 128 and the limit itself, with every batch; one token cannot be padded."""
+    cases = grid(512)
+    for batch in (1, 2, 5, 16):
+        for sequence in (1, 3, 17, 128, 512):
+            assert (batch, sequence, False) in cases
+            assert ((batch, sequence, True) in cases) == (sequence > 1)
+    assert max(sequence for _, sequence, _ in grid(100)) == 100
+
+
+@pytest.fixture(scope="module")
+def reference() -> GraphModule:
+    """A small encoder with its pooling."""
+    return GraphModule.of(encoder())
+
+
+def test_a_module_equals_itself(reference: GraphModule) -> None:
+    """Zero differences, which also means that padding positions, of no meaning, are left out."""
+    cases = [case for case in grid(MAX_TOKENS) if case[0] < 16]
+    report = measure_parity(reference, reference.run, cases=cases)
+    assert set(report.worst().values()) == {0.0}
+    report.raise_if_missed()
+
+
+def test_a_graph_that_ignores_the_mask_is_caught(reference: GraphModule) -> None:
+    """The likeliest fault of an export, invisible without padding."""
+
+    def without_mask(feeds: Feeds) -> Mapping[str, NDArray[np.float32]]:
+        return reference.run({**feeds, "attention_mask": np.ones_like(feeds["attention_mask"])})
+
+    measure_parity(reference, without_mask, cases=[(5, 17, False)]).raise_if_missed()
+    with pytest.raises(ParityError, match="padded"):
+        measure_parity(reference, without_mask, cases=[(5, 17, True)]).raise_if_missed()
+
+
+def test_padding_positions_do_not_count(reference: GraphModule) -> None:
+    """Hidden states there are meaningless, and engines may fill them with anything."""
+
+    def garbage_at_padding(feeds: Feeds) -> Mapping[str, NDArray[np.float32]]:
+        outputs = reference.run(feeds)
+        hidden = outputs["last_hidden_state"].copy()
+        hidden[feeds["attention_mask"] == 0] = 1e6
+        return {**outputs, "last_hidden_state": hidden}
+
+    measure_parity(reference, garbage_at_padding, cases=[(5, 17, True)]).raise_if_missed()
+
+
+def test_nan_misses_every_tolerance() -> None:
+    """NaN is not greater than anything, and would pass a careless comparison."""
+    case = ParityCase(1, 1, padded=False, differences={"logits": float("nan")})
+    with pytest.raises(ParityError, match="logits differs by nan"):
+        ParityReport((case,), {"logits": 1e-4}).raise_if_missed()
+
+
+def test_a_wrong_shape_is_named(reference: GraphModule) -> None:
+    """Broadcasting would hide a missing axis."""
+
+    def flattened(feeds: Feeds) -> Mapping[str, NDArray[np.float32]]:
+        return {name: array[:1] for name, array in reference.run(feeds).items()}
+
+    with pytest.raises(ParityError, match="shape"):
+        measure_parity(reference, flattened, cases=[(2, 3, False)])
