@@ -185,6 +185,10 @@ def write_bundle(
     if target.exists() and not overwrite:
         raise ExportError(f"{target} exists; choose another folder or ask to overwrite it")
     with _folder_beside(target) as folder:
+        tokenizer = type(contents.tokenizer).from_str(contents.tokenizer.to_str())
+        _declare_padding(tokenizer, contents.config.pad_token_id)
+        (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+        tokenizer.no_padding()
         tensors = _encode(contents, storage)
         shared = _shared_tables(contents, share_embeddings_of, target) if share_embeddings_of else None
         if shared is not None:
@@ -197,10 +201,6 @@ def write_bundle(
         (folder / GRAPH_FILE).write_bytes(graph.SerializeToString(deterministic=True))
         progress("tracing the graph", 1, 1)
 
-        tokenizer = type(contents.tokenizer).from_str(contents.tokenizer.to_str())
-        _declare_padding(tokenizer, contents.config.pad_token_id)
-        (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
-        tokenizer.no_padding()
         for file, text in contents.notices.items():
             (folder / file).write_text(text, encoding="utf-8")
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from model.export.writer import Progress, WrittenBundle
 
 _STORAGES: Final = ("float32", "float16", "int8_row", "q4_block32")
-_SHOWN_UNUSED: Final = 20
 
 _models_dir = click.option(
     "--models-dir",
@@ -274,9 +273,6 @@ def _print_written(written: WrittenBundle) -> None:
 
 def _facts(checkpoint: Checkpoint, report: LoadReport) -> dict[str, Any]:
     config = checkpoint.config
-    unused = list(report.unused[:_SHOWN_UNUSED])
-    if len(report.unused) > _SHOWN_UNUSED:
-        unused.append(f"and {len(report.unused) - _SHOWN_UNUSED} more")
     return {
         "checkpoint": checkpoint.name,
         "folder": str(checkpoint.path),
@@ -290,7 +286,7 @@ def _facts(checkpoint: Checkpoint, report: LoadReport) -> dict[str, Any]:
         "parameters": report.parameters,
         "tensors_loaded": report.loaded,
         "stored_as": list(report.stored_types),
-        "known_and_unused": unused,
+        "known_and_unused": list(report.unused),
         "longest_input": checkpoint.max_tokens,
         "pooling": checkpoint.pooling,
         "normalize": checkpoint.normalize,

@@ -1,6 +1,5 @@
 """The graph holds structure, standard operators and named axes; its weights lie where the bundle says."""
 
-import dataclasses
 from pathlib import Path
 
 import onnx
@@ -9,6 +8,7 @@ import pytest
 import torch
 
 from model.encoder.encoder import Encoder
+from model.export import graph as exporter
 from model.export.graph import (
     EMBEDDING_OUTPUTS,
     INPUTS,
@@ -201,18 +201,11 @@ def test_a_parameter_without_weights_is_named(
 
 def test_a_lost_parameter_stops_the_export(traced: tuple[GraphModule, onnx.ModelProto]) -> None:
     """Should an exporter fold a parameter into the graph, its weights could not be replaced any more."""
-
-    class WithUnused(torch.nn.Module):
-        def __init__(self, inner: torch.nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-            self.unused = torch.nn.Parameter(torch.zeros(3))
-
-        def forward(
-            self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
-        ) -> tuple[torch.Tensor, ...]:
-            return tuple(self.inner(input_ids, attention_mask, token_type_ids))
-
     module, _ = traced
-    with pytest.raises(GraphError, match="unused"):
-        trace(dataclasses.replace(module, module=WithUnused(module.module).eval()))
+    parameters = {f"encoder.{name}": value for name, value in module.parameters().items()}
+    kept = [onnx.TensorProto(name=name) for name in parameters if not name.endswith("key.bias")]
+    program = onnx.ModelProto(graph=onnx.GraphProto(initializer=kept))
+    with pytest.raises(
+        GraphError, match=r"lost encoder\.layers\.0\.attention\.key\.bias, encoder\.layers\.1"
+    ):
+        exporter._turn_parameters_into_inputs(program, module)

@@ -1,0 +1,191 @@
+"""What is here is listed, checked and made from the command line; faults are named, and leave nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from model.runtime.bundle import Bundle
+from service.cli import main
+from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.model.encoder.checkpoints import change_json, reference_model, save_checkpoint, save_tensors
+
+
+def run(*arguments: str | Path) -> Result:
+    """`conche ARGUMENTS`."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def models_dir(tmp_path: Path) -> Path:
+    """One bundle of each task."""
+    folder = tmp_path / "models"
+    write_tiny_embedding_bundle(folder / "tiny-embedding")
+    write_tiny_ner_bundle(folder / "tiny-ner")
+    return folder
+
+
+def test_the_list_shows_what_one_chooses_by(models_dir: Path) -> None:
+    """Task, what it gives, licence and size of each bundle."""
+    result = run("models", "--models-dir", models_dir)
+    assert result.exit_code == 0
+    header, *rows = result.output.splitlines()
+    assert header.split() == ["NAME", "TASK", "GIVES", "LANGUAGES", "LICENCE", "MB", "QUALITY"]
+    embedding, ner = rows
+    assert "tiny-embedding" in embedding
+    assert "32 dims" in embedding
+    assert "PER,LOC,ORG" in ner
+    for row, name in ((embedding, "tiny-embedding"), (ner, "tiny-ner")):
+        assert Bundle.load(models_dir / name).manifest.licence in row
+
+
+def test_json_holds_the_manifests(models_dir: Path) -> None:
+    """For scripts; with the digest that an index records."""
+    listed = json.loads(run("models", "--models-dir", models_dir, "--json").output)
+    assert [entry["name"] for entry in listed] == ["tiny-embedding", "tiny-ner"]
+    assert listed[0]["digest"] == Bundle.load(models_dir / "tiny-embedding").digest
+    assert listed[1]["labels"][0] == "O"
+
+
+def test_a_broken_bundle_is_named_and_hides_no_other(models_dir: Path) -> None:
+    """One bad folder must not make the list fail."""
+    (models_dir / "tiny-ner" / "graph.onnx").unlink()
+    result = run("models", "--models-dir", models_dir)
+    assert result.exit_code == 0
+    assert "tiny-embedding" in result.output
+    assert "tiny-ner: cannot be used (files: tiny-ner: missing graph.onnx)" in result.output
+
+
+def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
+    """The next step, not a blank."""
+    assert "conche export" in run("models", "--models-dir", tmp_path).output
+
+
+def test_verify_recomputes_the_golden_texts(models_dir: Path) -> None:
+    """The same checks as at the start of the service, by name or by path."""
+    for name in ("tiny-ner", models_dir / "tiny-embedding"):
+        result = run("models", "--models-dir", models_dir, "verify", name)
+        assert result.exit_code == 0, result.output
+        assert "golden texts within" in result.output
+
+
+def test_verify_names_the_check_that_fails(models_dir: Path) -> None:
+    """A file of the right size with other bytes is what only a digest finds."""
+    path = models_dir / "tiny-ner" / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:-1] + b" ")
+    result = run("models", "--models-dir", models_dir, "verify", "tiny-ner")
+    assert result.exit_code != 0
+    assert "sha256: tiny-ner/tokenizer.json" in result.output
+
+
+def test_measure_records_on_request(models_dir: Path, tmp_path: Path) -> None:
+    """Figures reach the manifest only when told to."""
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [("cat mat", "cat mat", 5), ("cat mat", "cat order", 2), ("cat mat", "refund password", 0)]
+    pairs.write_text("\n".join(json.dumps({"a": a, "b": b, "score": score}) for a, b, score in rows))
+    command = ("models", "--models-dir", models_dir, "measure", "tiny-embedding", "--sts", f"pairs={pairs}")
+    assert json.loads(run(*command).output) == {"pairs": {"spearman_x100": 100.0}}
+    assert "pairs" not in Bundle.load(models_dir / "tiny-embedding").manifest.quality
+    run(*command, "--record")
+    assert Bundle.load(models_dir / "tiny-embedding").manifest.quality["pairs"] == {"spearman_x100": 100.0}
+    assert "pairs spearman_x100 100" in run("models", "--models-dir", models_dir).output
+
+
+def test_listing_and_verifying_need_no_torch(models_dir: Path) -> None:
+    """The serving image has none."""
+    program = (
+        "import sys\nfrom click.testing import CliRunner\nfrom service.cli import main\n"
+        f"arguments = ['models', '--models-dir', {str(models_dir)!r}]\n"
+        "assert CliRunner().invoke(main, arguments).exit_code == 0\n"
+        "assert CliRunner().invoke(main, [*arguments, 'verify', 'tiny-ner']).exit_code == 0\n"
+        "heavy = [name for name in ('torch', 'onnx', 'transformers') if name in sys.modules]\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_says_what_is_in_a_checkpoint(tmp_path: Path) -> None:
+    """Known tensors of no use are listed, not passed over."""
+    model = reference_model("bert", "pre-training")
+    folder = save_checkpoint(model, tmp_path / "checkpoint")
+    facts = json.loads(run("import", folder, "--json").output)
+    assert (facts["family"], facts["architecture"]) == ("bert", "BertForPreTraining")
+    assert "bert.pooler.dense.weight" in facts["known_and_unused"]
+    assert "cls.seq_relationship.bias" in facts["known_and_unused"]
+    assert facts["tensors_loaded"] == 5 + 3 * 16
+    text = run("import", folder).output
+    assert "cls.seq_relationship.bias" in text
+    assert "pooling:              none" in text
+
+
+def test_export_writes_a_bundle_that_verifies(tmp_path: Path) -> None:
+    """The documented command, on a small BERT."""
+    folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint")
+    target = tmp_path / "models" / "mine"
+    result = run("export", folder, "-o", target, "--licence", "MIT", "--language", "en")
+    assert result.exit_code == 0, result.output
+    for said in (
+        "mean is taken",
+        "53 tensors loaded",
+        "16, mean pooling",
+        "graph - PyTorch",
+        "cosine at least",
+    ):
+        assert said in result.output
+    manifest = Bundle.load(target).manifest
+    assert (manifest.name, manifest.licence, manifest.languages) == ("mine", "MIT", ("en",))
+    assert run("models", "verify", target).exit_code == 0
+    again = run("export", folder, "-o", target)
+    assert again.exit_code != 0
+    assert "exists" in again.output
+
+
+def test_a_missing_shard_stops_the_export(tmp_path: Path) -> None:
+    """An interrupted download: the missing file is named and no bundle is left behind."""
+    folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint", layout="sharded safetensors")
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    result = run("export", folder, "-o", tmp_path / "bundle")
+    assert result.exit_code != 0
+    assert "model-00002-of-00002.safetensors" in result.output
+    assert "Traceback" not in result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
+
+
+def test_a_dense_layer_is_refused_by_name(tmp_path: Path) -> None:
+    """Left out, it would give vectors of the wrong width and no error."""
+    folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint")
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    result = run("export", folder, "-o", tmp_path / "bundle")
+    assert result.exit_code != 0
+    assert "Dense" in result.output
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_foreign_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    """The reader learns what would work."""
+    folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint")
+    change_json(folder / "config.json", model_type="gpt2", architectures=["GPT2Model"])
+    result = run("import", folder)
+    assert result.exit_code != 0
+    assert "gpt2" in result.output
+    for family in ("bert", "roberta", "xlm-roberta", "distilbert"):
+        assert family in result.output
+
+
+def test_unknown_tensors_are_all_listed(tmp_path: Path) -> None:
+    """One round trip, not one a tensor."""
+    folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint")
+    state = {name: value.clone() for name, value in reference_model("bert").state_dict().items()}
+    first, second = sorted(state)[:2]
+    state["strange.one"], state["strange.two"] = state.pop(first), state.pop(second)
+    save_tensors(state, folder)
+    result = run("import", folder)
+    assert result.exit_code != 0
+    for name in ("strange.one", "strange.two", first, second):
+        assert name in result.output
