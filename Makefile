@@ -20,11 +20,16 @@ DEV_VENV := .venv-dev
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
 FOUND := $(shell for p in $(CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
-INTERPRETER := $(shell [ -z "$(FOUND)" ] || "$(FOUND)" -c 'import sys; print(sys.version, sys.executable)')
+IDENTITY := import sys; print(*sys.version_info[:3], sys.base_prefix)
+INTERPRETER := $(shell [ -z "$(FOUND)" ] || "$(FOUND)" -c '$(IDENTITY)')
 
 key = $(shell { cat $(1) pyproject.toml; echo '$(INTERPRETER) $(CURDIR) $(TORCH_INDEX)'; } | cksum | tr ' ' '-')
 SERVE_STAMP := $(SERVE_VENV)/.ready-$(call key,requirements/build.txt requirements/serve.txt)
 DEV_STAMP := $(DEV_VENV)/.ready-$(call key,requirements/dev.txt requirements/torch.txt)
+
+# An environment keeps its first interpreter whatever `venv` is called with later, so one of another is emptied.
+create = "$(FOUND)" -m venv \
+	$$([ "$$($(1)/bin/python -c '$(IDENTITY)' 2>/dev/null)" = '$(INTERPRETER)' ] || echo --clear) $(1)
 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -55,14 +60,14 @@ setup-test: $(DEV_STAMP) ## only the set-up of `make test`: .venv-dev, with torc
 
 $(SERVE_STAMP): | require-python
 	@echo "Setting up $(SERVE_VENV) with $(FOUND) (about 260 MB; a minute or so) ..."
-	@"$(FOUND)" -m venv $(SERVE_VENV)
+	@$(call create,$(SERVE_VENV))
 	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/build.txt -r requirements/serve.txt
 	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@rm -f $(SERVE_VENV)/.ready-* && touch $@
 
 $(DEV_STAMP): | require-python
 	@echo "Setting up $(DEV_VENV) with $(FOUND) (torch included; minutes, not seconds) ..."
-	@"$(FOUND)" -m venv $(DEV_VENV)
+	@$(call create,$(DEV_VENV))
 	@$(DEV_VENV)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
 	@$(DEV_VENV)/bin/python $(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') -r requirements/torch.txt
 	@$(DEV_VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
