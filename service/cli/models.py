@@ -363,18 +363,19 @@ def _entity_types(labels: Sequence[str]) -> str:
 
 
 def _quality(quality: dict[str, Any]) -> str:
-    """Flatten nested figures to `set measure value`, leaving out texts and counts."""
-    parts: list[str] = []
+    """The first figure of each set; `--json` has the others."""
+    figures = [(name, _first_figure(value)) for name, value in quality.items()]
+    return "; ".join(f"{name} {figure}" for name, figure in figures if figure)
 
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                walk(f"{prefix} {key}".strip(), inner)
-        elif isinstance(value, float):
-            parts.append(f"{prefix} {value:g}")
 
-    walk("", quality)
-    return "; ".join(parts)
+def _first_figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if figure := _first_figure(inner):
+                return f"{name} {figure}"
+    return ""
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
