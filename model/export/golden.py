@@ -57,10 +57,12 @@ class GoldenTexts:
     Attributes:
         texts: In order.
         input_ids: Of each, special tokens included.
+        special: Which of those are special tokens.
     """
 
     texts: tuple[str, ...]
     input_ids: tuple[tuple[int, ...], ...]
+    special: tuple[tuple[bool, ...], ...]
 
 
 class FidelityError(RuntimeError):
@@ -78,11 +80,15 @@ def tokenise(tokenizer: Tokenizer, max_tokens: int, texts: Sequence[str] = TEXTS
     Raises:
         ValueError: None fits.
     """
-    encoded = {text: tuple(tokenizer.encode(text).ids) for text in texts}
-    fitting = {text: ids for text, ids in encoded.items() if len(ids) <= max_tokens}
+    encoded = {text: tokenizer.encode(text) for text in texts}
+    fitting = {text: encoding for text, encoding in encoded.items() if len(encoding.ids) <= max_tokens}
     if not fitting:
         raise ValueError(f"no golden text fits into {max_tokens} tokens")
-    return GoldenTexts(tuple(fitting), tuple(fitting.values()))
+    return GoldenTexts(
+        tuple(fitting),
+        tuple(tuple(encoding.ids) for encoding in fitting.values()),
+        tuple(tuple(map(bool, encoding.special_tokens_mask)) for encoding in fitting.values()),
+    )
 
 
 def run_each(module: GraphModule, golden: GoldenTexts) -> dict[str, list[NDArray[np.float32]]]:
@@ -103,16 +109,26 @@ def run_each(module: GraphModule, golden: GoldenTexts) -> dict[str, list[NDArray
 
 
 def fidelity(
-    original: Mapping[str, Sequence[NDArray[np.float32]]], stored: Mapping[str, Sequence[NDArray[np.float32]]]
+    golden: GoldenTexts,
+    original: Mapping[str, Sequence[NDArray[np.float32]]],
+    stored: Mapping[str, Sequence[NDArray[np.float32]]],
 ) -> dict[str, float]:
     """Compare the answers of the original weights and of the weights as stored.
 
     Returns:
-        By output: the least cosine over the texts; a text's logits count as one vector.
+        By output: the least cosine over the texts; a text's logits count as one vector, without those of
+        special tokens, which training gives no label and decoding never reads.
     """
+
+    def answers(name: str, index: int, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        return arrays[index][~np.array(golden.special[index])] if name == "logits" else arrays[index]
+
     return {
-        name: min(_cosine(before, after) for before, after in zip(arrays, stored[name], strict=True))
-        for name, arrays in original.items()
+        name: min(
+            _cosine(answers(name, index, original[name]), answers(name, index, stored[name]))
+            for index in range(len(golden.texts))
+        )
+        for name in original
     }
 
 

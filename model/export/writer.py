@@ -208,7 +208,7 @@ def write_bundle(
         before = golden.run_each(traced, golden_texts)
         traced.load({name: tensor.decode() for name, tensor in tensors.items()})
         after = golden.run_each(traced, golden_texts)
-        cosines = golden.fidelity(before, after)
+        cosines = golden.fidelity(golden_texts, before, after)
         golden.raise_if_unfaithful(cosines)
         _write_json(folder / GOLDEN_FILE, golden.as_json(golden_texts, after))
 

@@ -6,6 +6,7 @@ import pytest
 from model.export.golden import (
     TEXTS,
     FidelityError,
+    GoldenTexts,
     as_json,
     fidelity,
     raise_if_unfaithful,
@@ -49,12 +50,21 @@ def test_answers_are_written_with_the_digits_of_float32() -> None:
 
 def test_fidelity_is_the_least_cosine() -> None:
     """One text ruined among many must show."""
+    golden = GoldenTexts(("a", "b"), ((7, 8, 9),) * 2, ((False,) * 3,) * 2)
     before = {"logits": [np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)]}
     after = {"logits": [np.eye(3, dtype=np.float32) * 2, np.ones((3, 3), np.float32)]}
-    cosines = fidelity(before, after)
+    cosines = fidelity(golden, before, after)
     assert cosines["logits"] == pytest.approx(1 / np.sqrt(3))
     with pytest.raises(FidelityError, match=r"logits 0\.577"):
         raise_if_unfaithful(cosines)
     raise_if_unfaithful({"logits": 0.9991})
     with pytest.raises(FidelityError):
         raise_if_unfaithful({"logits": float("nan")})
+
+
+def test_logits_of_special_tokens_do_not_count() -> None:
+    """They are never trained nor read; in a short text their noise would drown the real labels."""
+    golden = GoldenTexts(("好",), ((0, 7, 2),), ((True, False, True),))
+    before = {"logits": [np.array([[1, 0], [5, 1], [1, 0]], np.float32)]}
+    after = {"logits": [np.array([[0, 9], [5, 1], [0, 9]], np.float32)]}
+    assert fidelity(golden, before, after)["logits"] == pytest.approx(1.0)
