@@ -205,12 +205,17 @@ def discover(root: Path) -> list[Path]:
     """Folders that hold a ``manifest.json``: ``root`` itself, or else its children, by name.
 
     A root that does not exist holds none. Nothing is read: a broken bundle is found too, and refused on load.
+    Hidden folders are passed over: an export in progress is one.
     """
     if (root / MANIFEST_NAME).is_file():
         return [root]
     if not root.is_dir():
         return []
-    return sorted(child for child in root.iterdir() if (child / MANIFEST_NAME).is_file())
+    return sorted(
+        child
+        for child in root.iterdir()
+        if not child.name.startswith(".") and (child / MANIFEST_NAME).is_file()
+    )
 
 
 def _read_manifest_bytes(folder: Path) -> bytes:

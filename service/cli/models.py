@@ -363,8 +363,8 @@ def _entity_types(labels: Sequence[str]) -> str:
 
 
 def _quality(quality: dict[str, Any]) -> str:
-    """The first figure of each set; `--json` has the others."""
-    figures = [(name, _first_figure(value)) for name, value in quality.items()]
+    """The first figure of each set; `--json` has the others, and how the model was trained."""
+    figures = [(name, _first_figure(value)) for name, value in quality.items() if name != "training"]
     return "; ".join(f"{name} {figure}" for name, figure in figures if figure)
 
 

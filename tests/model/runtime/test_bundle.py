@@ -197,3 +197,9 @@ def test_discover_finds_children_by_name_or_the_folder_itself(tmp_path: Path) ->
     assert discover(tmp_path) == [first, second]
     assert discover(first) == [first]
     assert discover(tmp_path / "missing") == []
+
+
+def test_discover_passes_over_an_export_in_progress(tmp_path: Path) -> None:
+    """It is made in a hidden folder, which holds a manifest towards the end."""
+    write_tiny_embedding_bundle(tmp_path / ".partial")
+    assert discover(tmp_path) == []

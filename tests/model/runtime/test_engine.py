@@ -284,3 +284,12 @@ def test_stored_integers_are_computed_as_float32(tmp_path: Path, storage: str, m
     batch = TokenBatch(ids, np.ones_like(ids), np.zeros_like(ids))
     actual = engine.run(batch, ["logits"])["logits"]
     np.testing.assert_allclose(actual, table[ids] @ weight.T, rtol=0, atol=1e-5)
+
+
+def test_models_share_one_arena(tmp_path: Path) -> None:
+    """Registering the arena a second time would be an error; every engine of a process uses the first."""
+    bundles = [write_tiny_embedding_bundle(tmp_path / name, name=name) for name in ("one", "two")]
+    engines = [OnnxRuntimeEngine(Bundle.load(path), threads=1) for path in bundles]
+    batch = pad_batch([np.array([2, 4, 3])], 0)
+    first, second = (engine.run(batch, ["embeddings_mean"])["embeddings_mean"] for engine in engines)
+    np.testing.assert_array_equal(first, second)
