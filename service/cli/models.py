@@ -231,7 +231,7 @@ def _require_training_packages() -> None:
     ]
     if missing:
         raise click.ClickException(
-            f"{', '.join(missing)} not installed: importing and exporting need `pip install 'conche[train]'`"
+            f"{', '.join(missing)} not installed: importing and exporting need `pip install '.[train]'`"
         )
 
 
