@@ -28,7 +28,7 @@ ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="conche" \
       org.opencontainers.image.description="Sentence embeddings, FAQ search and named entities over HTTP" \
-      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.licenses="Apache-2.0 AND MIT AND CC-BY-SA-4.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 # A fixed number, so that file owners of a volume and `runAsUser` in a cluster can name it.
