@@ -13,7 +13,9 @@ _ZERO_WIDTH_NON_JOINER = "\u200c"
 _CLOSERS = "\"'”’」』）)》〉】\\]"
 # A sentence's last mark and what closes behind it. The Latin full stop ends one only before white space, or
 # every number and host name would be cut; a wrong end (after "St.") does no harm where windows overlap.
-_SENTENCE_END = re.compile(rf"[。！？!?…]+[{_CLOSERS}]*|\.+[{_CLOSERS}]*(?=\s|$)|\n")
+# Linear on any text: a run of stops is tried from its first one only, and, once taken, never given back; both
+# leave the matches as they are, since neither a stop nor a closer is white space.
+_SENTENCE_END = re.compile(rf"[。！？!?…]++[{_CLOSERS}]*+|(?<!\.)\.++[{_CLOSERS}]*+(?=\s|$)|\n")
 # Scripts written without spaces, or (Hangul) with particles joined to the name: ends of names fall inside
 # what a pre-tokeniser calls a word. Code point ranges, ends included.
 _UNSPACED = (

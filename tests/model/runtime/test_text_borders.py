@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
+import subprocess
+import sys
 
 import pytest
 import regex
@@ -42,6 +45,29 @@ def test_sentences_end_behind_their_marks(text: str, sentences: list[str]) -> No
     ends = [0, *sentence_ends(text), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(ends) if start < end]
     assert parts == sentences
+
+
+@settings(deadline=None)
+@given(text=st.text(alphabet='ab.。!…"”)\\] \n\u3000', max_size=30))
+def test_sentence_ends_are_those_of_the_plain_pattern(text: str) -> None:
+    """What keeps the search linear must not change what it finds."""
+    closers = "[\"'”’」』）)》〉】\\]]"
+    plain = re.compile(rf"[。！？!?…]+{closers}*|\.+{closers}*(?=\s|$)|\n")
+    assert sentence_ends(text) == [match.end() for match in plain.finditer(text)]
+
+
+@pytest.mark.parametrize("unit", [".", '."', '"', "!", "…”", ".\n"])
+@pytest.mark.parametrize("closers", [0, 100_000])
+def test_no_text_keeps_the_search_for_sentences_busy(unit: str, closers: int) -> None:
+    """It holds the interpreter lock: a search that retries at every stop of a long run halts the service.
+
+    In a process of its own, since one that hangs cannot be interrupted; a linear one needs milliseconds.
+    """
+    program = (
+        "from model.runtime.text_borders import sentence_ends\n"
+        f"sentence_ends({unit!r} * 500_000 + ')' * {closers} + 'a')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
 
 
 @pytest.mark.parametrize(
