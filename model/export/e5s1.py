@@ -48,14 +48,12 @@ class E5S1Model:
         config: Hyper-parameters as ``config.json`` of a BERT checkpoint spells them.
         pieces: Unigram pieces with their log probabilities, in id order.
         special: Ids of ``bos``, ``eos``, ``pad`` and ``unk``.
-        characters: The file's own character map: one code point to its normalised form.
         tensors: float32 arrays under the names of a BERT checkpoint.
     """
 
     config: dict[str, Any]
     pieces: list[tuple[str, float]]
     special: dict[str, int]
-    characters: dict[str, str]
     tensors: dict[str, NDArray[np.float32]]
 
 
@@ -106,7 +104,7 @@ def read_e5s1(data: bytes) -> E5S1Model:
     if block_size != BLOCK_SIZE:
         raise E5S1Error(f"blocks of {block_size} weights are not known, only {BLOCK_SIZE}")
     pieces, special = _read_pieces(cursor)
-    characters = _read_characters(cursor)
+    _skip_character_rules(cursor)
     directory = _read_directory(cursor)
     config = {
         "architectures": ["BertModel"],
@@ -128,7 +126,7 @@ def read_e5s1(data: bytes) -> E5S1Model:
         "attention_probs_dropout_prob": 0.1,
     }
     tensors = {ours: _tensor(data, directory, theirs, shape) for ours, theirs, shape in _tensor_names(config)}
-    return E5S1Model(config, pieces, special, characters, tensors)
+    return E5S1Model(config, pieces, special, tensors)
 
 
 def _read_pieces(cursor: _Cursor) -> tuple[list[tuple[str, float]], dict[str, int]]:
@@ -144,16 +142,10 @@ def _read_pieces(cursor: _Cursor) -> tuple[list[tuple[str, float]], dict[str, in
     return pieces, {"bos": bos, "eos": eos, "pad": pad, "unk": unk}
 
 
-def _read_characters(cursor: _Cursor) -> dict[str, str]:
-    count, length = cursor.read("iI")
-    end = cursor.position + length
-    characters: dict[str, str] = {}
-    for _ in range(count):
-        code_point, replacements = cursor.read("IB")
-        characters[chr(code_point)] = "".join(map(chr, cursor.read(f"{replacements}I")))
-    if cursor.position != end:
-        raise E5S1Error(f"the character map ends at byte {cursor.position}, not {end}")
-    return characters
+def _skip_character_rules(cursor: _Cursor) -> None:
+    """Pass over the file's own normalisation rules: SentencePiece's table is used instead."""
+    _, length = cursor.read("iI")
+    cursor.take(length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,11 @@ def test_a_block_holds_sixteen_low_and_sixteen_high_nibbles() -> None:
 
 
 def test_the_whole_model_is_read() -> None:
-    """Pieces, special ids, character map and every tensor of a BERT checkpoint are there."""
+    """Pieces, special ids and every tensor of a BERT checkpoint are there."""
     model = read_e5s1(e5s1_file())
     assert [piece for piece, _ in model.pieces] == PIECES
     assert model.pieces[5][1] == -1.25
     assert model.special == {"bos": 0, "eos": 2, "pad": 1, "unk": 3}
-    assert model.characters == {"Ａ": "A"}
     assert model.config["layer_norm_eps"] == 1e-12
     assert len(model.tensors) == 5 + 2 * 16
     assert model.tensors["encoder.layer.1.output.dense.weight"].shape == (HIDDEN, 96)
