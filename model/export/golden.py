@@ -124,9 +124,14 @@ def fidelity(
         return arrays[index][~np.array(golden.special[index])] if name == "logits" else arrays[index]
 
     return {
-        name: min(
-            _cosine(answers(name, index, original[name]), answers(name, index, stored[name]))
-            for index in range(len(golden.texts))
+        # NumPy's minimum: Python's passes over a NaN that is not the first.
+        name: float(
+            np.min(
+                [
+                    _cosine(answers(name, index, original[name]), answers(name, index, stored[name]))
+                    for index in range(len(golden.texts))
+                ]
+            )
         )
         for name in original
     }

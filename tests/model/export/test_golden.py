@@ -62,6 +62,17 @@ def test_fidelity_is_the_least_cosine() -> None:
         raise_if_unfaithful({"logits": float("nan")})
 
 
+def test_an_answer_that_is_not_a_number_is_unfaithful_wherever_it_stands() -> None:
+    """Python's own minimum forgets a NaN behind a number."""
+    golden = GoldenTexts(("a", "b", "c"), ((7,),) * 3, ((False,),) * 3)
+    fine, broken = np.ones((1, 2), np.float32), np.full((1, 2), np.nan, np.float32)
+    for place in range(3):
+        after = [broken if index == place else fine for index in range(3)]
+        cosines = fidelity(golden, {"logits": [fine] * 3}, {"logits": after})
+        with pytest.raises(FidelityError, match="logits nan"):
+            raise_if_unfaithful(cosines)
+
+
 def test_logits_of_special_tokens_do_not_count() -> None:
     """They are never trained nor read; in a short text their noise would drown the real labels."""
     golden = GoldenTexts(("好",), ((0, 7, 2),), ((True, False, True),))
