@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from tokenizers import Tokenizer
 
 from model.encoder.weights import LoadReport, load_encoder, load_token_classifier
-from model.export.writer import BundleContents, ExportError, Family
-from model.runtime.bundle import Source, Task
+from model.export.writer import BundleContents, ExportError
+from model.runtime.bundle import FILE_NAME, Family, Source, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from model.encoder.checkpoint import Checkpoint
 
@@ -86,13 +88,30 @@ def contents_of(checkpoint: Checkpoint, choices: Choices) -> tuple[BundleContent
     return contents, report
 
 
+def notice_files(folder: Path) -> dict[str, Path]:
+    """Find a checkpoint's licence texts.
+
+    Returns:
+        Files by the name that a bundle gives them: their own, where it is a plain one, else what is left of
+        it (``LICENSE (MIT).txt`` becomes ``LICENSE-MIT.txt``), numbered if that is taken.
+    """
+    found = {path for pattern in _NOTICES for path in folder.glob(pattern) if path.is_file()}
+    named: dict[str, Path] = {}
+    for path in sorted(found, key=lambda path: (FILE_NAME.fullmatch(path.name) is None, path.name)):
+        stem, suffix = (re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-") for part in (path.stem, path.suffix))
+        name, number = path.name if FILE_NAME.fullmatch(path.name) else stem + suffix, 1
+        while name in named:
+            number += 1
+            name = f"{stem}-{number}{suffix}"
+        named[name] = path
+    return named
+
+
 def _notices(checkpoint: Checkpoint, source: Source, licence: str) -> dict[str, str]:
     """The checkpoint's own licence texts, and a line saying where the weights are from."""
     notices = {
-        path.name: path.read_text(encoding="utf-8", errors="replace")
-        for pattern in _NOTICES
-        for path in sorted(checkpoint.path.glob(pattern))
-        if path.is_file()
+        name: path.read_text(encoding="utf-8", errors="replace")
+        for name, path in notice_files(checkpoint.path).items()
     }
     revision = f", revision {source.revision}" if source.revision else ""
     origin = f"{source.name}{f' ({source.url})' if source.url else ''}{revision}"

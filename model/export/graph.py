@@ -26,20 +26,12 @@ from torch import Tensor, nn
 from model.encoder.heads import TokenClassifier
 from model.encoder.pooling import cls_pool, l2_normalise, mean_pool
 from model.export.storage import BLOCK_SIZE, CODES, SCALES, EncodedTensor, StoredArray
+from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
 
 if TYPE_CHECKING:
     from model.encoder.encoder import Encoder
 
 OPSET: Final = 21
-INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
-EMBEDDING_OUTPUTS: Final = (
-    "last_hidden_state",
-    "embeddings_cls",
-    "embeddings_mean",
-    "embeddings_cls_normalized",
-    "embeddings_mean_normalized",
-)
-TAGGING_OUTPUTS: Final = ("logits",)
 WORD_TABLE: Final = "embeddings.word.weight"
 # The module that is traced holds the encoder under this name; the bundle's names go without it, so that
 # the encoder of an embedding model and that of a tagger have the same ones.
@@ -60,7 +52,7 @@ class EmbeddingOutputs(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
-        """Compute every output, in the order of ``EMBEDDING_OUTPUTS``.
+        """Compute every output, in the order of ``OUTPUT_NAMES``.
 
         Args:
             input_ids: [B, S], int64.
@@ -111,9 +103,13 @@ class GraphModule:
         module: nn.Module
         outputs: tuple[str, ...]
         if isinstance(model, TokenClassifier):
-            module, outputs, config = TaggingOutputs(model), TAGGING_OUTPUTS, model.encoder.config
+            module, outputs, config = (
+                TaggingOutputs(model),
+                OUTPUT_NAMES["token-classification"],
+                model.encoder.config,
+            )
         else:
-            module, outputs, config = EmbeddingOutputs(model), EMBEDDING_OUTPUTS, model.config
+            module, outputs, config = EmbeddingOutputs(model), OUTPUT_NAMES["embedding"], model.config
         return cls(module.eval(), outputs, config.vocab_size)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -139,7 +135,7 @@ class GraphModule:
     ) -> dict[str, np.ndarray]:
         """Run the module on NumPy arrays, as an engine would run the graph."""
         with torch.inference_mode():
-            results = self.module(*(torch.from_numpy(feeds[name]) for name in INPUTS))
+            results = self.module(*(torch.from_numpy(feeds[name]) for name in INPUT_NAMES))
         return {name: result.numpy() for name, result in zip(self.outputs, results, strict=True)}
 
 
@@ -155,7 +151,7 @@ def trace(traced: GraphModule) -> onnx.ModelProto:
         traced: The module; its weights do not matter.
 
     Returns:
-        A model whose inputs are ``INPUTS`` with the dynamic axes ``batch`` and ``sequence``, followed by
+        A model whose inputs are ``INPUT_NAMES`` with the dynamic axes ``batch`` and ``sequence``, followed by
         one for each parameter, under the bundle's name.
 
     Raises:
@@ -170,9 +166,9 @@ def trace(traced: GraphModule) -> onnx.ModelProto:
             traced.module,
             example,
             dynamo=True,
-            input_names=list(INPUTS),
+            input_names=list(INPUT_NAMES),
             output_names=list(traced.outputs),
-            dynamic_shapes=(axes,) * len(INPUTS),
+            dynamic_shapes=(axes,) * len(INPUT_NAMES),
             opset_version=OPSET,
             optimize=False,
             verbose=False,
@@ -236,10 +232,10 @@ def _strip_records(model: onnx.ModelProto) -> None:
 def _name_axes(model: onnx.ModelProto) -> None:
     """Call the dynamic axes by their meaning, and check that they are dynamic."""
     inputs = {value.name: value for value in model.graph.input}
-    if missing := [name for name in INPUTS if name not in inputs]:
+    if missing := [name for name in INPUT_NAMES if name not in inputs]:
         raise GraphError(f"the exporter dropped the input {', '.join(missing)}")
     renamed: dict[str, str] = {}
-    for name in INPUTS:
+    for name in INPUT_NAMES:
         for axis, dim in zip(("batch", "sequence"), inputs[name].type.tensor_type.shape.dim, strict=True):
             if not dim.HasField("dim_param"):
                 raise GraphError(f"axis {axis} of {name} was frozen to {dim.dim_value}")
@@ -272,10 +268,10 @@ def attach_weights(
     finished.CopyFrom(model)
     graph = finished.graph
     encoded = {tensor.name: tensor for tensor in tensors}
-    parameters = [value.name for value in graph.input if value.name not in INPUTS]
+    parameters = [value.name for value in graph.input if value.name not in INPUT_NAMES]
     if missing := sorted(set(parameters) - encoded.keys()):
         raise GraphError(f"no weights for {', '.join(missing)}")
-    inputs = [value for value in graph.input if value.name in INPUTS]
+    inputs = [value for value in graph.input if value.name in INPUT_NAMES]
     del graph.input[:]
     graph.input.extend(inputs)
     nodes: list[onnx.NodeProto] = []

@@ -29,9 +29,11 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from model.runtime.bundle import STORAGES, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Encoding = Literal["float32", "float16", "int8_row", "q4_block32"]
-ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 BLOCK_SIZE = 32
 CODES, SCALES = ".codes", ".scales"
 _ALIGNMENT = 64
@@ -65,7 +65,7 @@ class EncodedTensor:
     """
 
     name: str
-    encoding: Encoding
+    encoding: Storage
     shape: tuple[int, ...]
     gathered: bool = False
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class EncodedTensor:
 
 
 def encode(
-    name: str, weights: NDArray[np.float32], encoding: Encoding, *, gathered: bool = False
+    name: str, weights: NDArray[np.float32], encoding: Storage, *, gathered: bool = False
 ) -> EncodedTensor:
     """Encode one parameter, each weight rounded to the nearest code.
 
     Args:
         name: For the messages and the file.
         weights: float32, of any shape for the float encodings, [out, in] for the two others.
-        encoding: One of ``ENCODINGS``.
+        encoding: One of ``STORAGES``.
         gathered: Rows are looked up one by one, as in an embedding table.
 
     Returns:
@@ -297,11 +297,11 @@ def read_tensors(path: Path) -> list[EncodedTensor]:
     return tensors
 
 
-def _parse(description: str, stored_shape: tuple[int, ...]) -> tuple[Encoding, bool, tuple[int, ...]]:
+def _parse(description: str, stored_shape: tuple[int, ...]) -> tuple[Storage, bool, tuple[int, ...]]:
     if not description:
         return "float32", False, stored_shape
     words = description.split()
-    encoding = next((known for known in ENCODINGS if known == words[0]), None)
+    encoding = next((known for known in STORAGES if known == words[0]), None)
     if encoding is None:
         raise StorageError(f"encoding {words[0]} is not known")
     return encoding, "gathered" in words, tuple(map(int, words[-1].split("x")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from pydantic import ValidationError
 
 from model.encoder.heads import TokenClassifier
 from model.export import golden
@@ -29,7 +29,6 @@ from model.export.graph import (
 from model.export.parity import ParityReport, grid, measure_parity
 from model.export.storage import (
     EncodedTensor,
-    Encoding,
     StoredArray,
     encode,
     read_header,
@@ -37,17 +36,24 @@ from model.export.storage import (
     write_safetensors,
 )
 from model.runtime.bundle import (
+    BUNDLE_NAME,
+    FILE_NAME,
     MANIFEST_NAME,
     Architecture,
     Bundle,
+    Family,
     FileEntry,
     Manifest,
     Precision,
     Source,
+    Storage,
     StoredPrecision,
+    faults_in,
 )
-from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
-from model.runtime.golden import check_golden
+from model.runtime.engine import GRAPH_NAME, OnnxRuntimeEngine, TokenBatch
+from model.runtime.golden import GOLDEN_NAME, check_golden
+from model.runtime.threads import thread_count
+from model.runtime.tokenization import TOKENIZER_NAME
 from model.runtime.tokenization import Tokenizer as RuntimeTokenizer
 
 if TYPE_CHECKING:
@@ -59,13 +65,8 @@ if TYPE_CHECKING:
 
 EMBEDDINGS_FILE: Final = "embeddings.safetensors"
 ENCODER_FILE: Final = "encoder.safetensors"
-GRAPH_FILE: Final = "graph.onnx"
-TOKENIZER_FILE: Final = "tokenizer.json"
 PARITY_FILE: Final = "parity.json"
-GOLDEN_FILE: Final = "golden.json"
 _TABLES: Final = (WORD_TABLE, "embeddings.position.weight", "embeddings.token_type.weight")
-
-Family = Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
 
 
 class ExportError(RuntimeError):
@@ -155,7 +156,7 @@ def write_bundle(
     contents: BundleContents,
     target: Path,
     *,
-    storage: Encoding = "float32",
+    storage: Storage = "float32",
     share_embeddings_of: Path | None = None,
     overwrite: bool = False,
     progress: Progress = _no_progress,
@@ -176,33 +177,35 @@ def write_bundle(
         What was written, with the checks' figures.
 
     Raises:
-        ExportError: ``target`` exists, or the tables to share differ.
+        ExportError: ``target`` exists, the name or another fact is not one that a manifest takes, or the
+            tables to share differ.
         ParityError: The graph misses its tolerance.
         FidelityError: The storage is too coarse for this model.
         StorageError: A weight cannot be stored so.
         BundleError: The finished bundle does not pass the checks that the service runs.
     """
-    if target.exists() and not overwrite:
-        raise ExportError(f"{target} exists; choose another folder or ask to overwrite it")
+    check_target(contents.name, target, overwrite=overwrite)
+    if bad := sorted(file for file in contents.notices if not FILE_NAME.fullmatch(file)):
+        raise ExportError(f"a bundle's files are named with letters, digits and . _ - only, not {bad}")
     with _folder_beside(target) as folder:
         tokenizer = type(contents.tokenizer).from_str(contents.tokenizer.to_str())
         _declare_padding(tokenizer, contents.config.pad_token_id)
-        (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+        (folder / TOKENIZER_NAME).write_text(tokenizer.to_str(), encoding="utf-8")
         tokenizer.no_padding()
         tensors = _encode(contents, storage)
         shared = _shared_tables(contents, share_embeddings_of, target) if share_embeddings_of else None
         if shared is not None:
             tensors = {**tensors, **shared}
         stored = _store(folder, tensors, share_embeddings_of if shared is not None else None)
+        for file, text in contents.notices.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        _manifest(contents, tensors, folder)  # what it refuses is refused before the slow part
 
         traced = GraphModule.of(contents.model)
         progress("tracing the graph", 0, 1)
         graph = attach_weights(trace(traced), list(tensors.values()), stored)
-        (folder / GRAPH_FILE).write_bytes(graph.SerializeToString(deterministic=True))
+        (folder / GRAPH_NAME).write_bytes(graph.SerializeToString(deterministic=True))
         progress("tracing the graph", 1, 1)
-
-        for file, text in contents.notices.items():
-            (folder / file).write_text(text, encoding="utf-8")
 
         golden_texts = golden.tokenise(tokenizer, contents.max_tokens)
         before = golden.run_each(traced, golden_texts)
@@ -210,10 +213,11 @@ def write_bundle(
         after = golden.run_each(traced, golden_texts)
         cosines = golden.fidelity(golden_texts, before, after)
         golden.raise_if_unfaithful(cosines)
-        _write_json(folder / GOLDEN_FILE, golden.as_json(golden_texts, after))
+        _write_json(folder / GOLDEN_NAME, golden.as_json(golden_texts, after))
 
         _write_manifest(folder, _manifest(contents, tensors, folder))
-        parity = _measure(traced, folder, contents.max_tokens, progress)
+        cases = grid(contents.max_tokens, contents.config.num_attention_heads)
+        parity = _measure(traced, folder, cases, progress)
         parity.raise_if_missed()
         _write_json(folder / PARITY_FILE, {**parity.as_json(), "cosine_to_original_weights": cosines})
         manifest = _manifest(contents, tensors, folder)
@@ -221,6 +225,21 @@ def write_bundle(
         _accept(folder)
         _take_name(folder, target)
     return WrittenBundle(target, manifest, parity, cosines)
+
+
+def check_target(name: str, target: Path, *, overwrite: bool) -> None:
+    """Refuse what cannot be written under this name in this place, before anything slow.
+
+    Raises:
+        ExportError: ``target`` exists and is not to be replaced, or a bundle cannot be called ``name``.
+    """
+    if not BUNDLE_NAME.fullmatch(name):
+        raise ExportError(
+            f"a bundle cannot be called {name!r}: its name is made of ASCII letters, digits and . _ -, and "
+            "begins with a letter or digit"
+        )
+    if target.exists() and not overwrite:
+        raise ExportError(f"{target} exists; choose another folder or add --overwrite")
 
 
 def read_bundle_weights(path: Path) -> dict[str, NDArray[np.float32]]:
@@ -286,13 +305,13 @@ def _take_name(folder: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _encode(contents: BundleContents, storage: Encoding) -> dict[str, EncodedTensor]:
+def _encode(contents: BundleContents, storage: Storage) -> dict[str, EncodedTensor]:
     """Encode each parameter; only the word table and the encoder's matrices are worth rounding."""
     encoded: dict[str, EncodedTensor] = {}
     for name, parameter in GraphModule.of(contents.model).parameters().items():
         weights = parameter.detach().numpy().astype(np.float32)
         is_matrix = name.startswith("layers.") and weights.ndim == 2
-        encoding: Encoding = storage if is_matrix or name == WORD_TABLE else "float32"
+        encoding: Storage = storage if is_matrix or name == WORD_TABLE else "float32"
         encoded[name] = encode(name, weights, encoding, gathered=name == WORD_TABLE)
     return encoded
 
@@ -342,8 +361,9 @@ def _declare_padding(tokenizer: Tokenizer, pad_token_id: int) -> None:
     tokenizer.enable_padding(pad_id=pad_token_id, pad_token=token)
 
 
-def _measure(traced: GraphModule, folder: Path, max_tokens: int, progress: Progress) -> ParityReport:
-    cases = grid(max_tokens)
+def _measure(
+    traced: GraphModule, folder: Path, cases: Sequence[tuple[int, int, bool]], progress: Progress
+) -> ParityReport:
     done = 0
 
     def count() -> None:
@@ -352,7 +372,7 @@ def _measure(traced: GraphModule, folder: Path, max_tokens: int, progress: Progr
         progress("comparing the graph with PyTorch", done, len(cases))
 
     bundle = Bundle.load(folder)
-    with closing(OnnxRuntimeEngine(bundle, threads=os.cpu_count() or 1)) as engine:
+    with closing(OnnxRuntimeEngine(bundle, threads=thread_count())) as engine:
 
         def run(feeds: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float32]]:
             return engine.run(TokenBatch(**feeds), traced.outputs)
@@ -363,7 +383,7 @@ def _measure(traced: GraphModule, folder: Path, max_tokens: int, progress: Progr
 def _accept(folder: Path) -> None:
     """Run the checks that the service runs at start."""
     bundle = Bundle.load(folder)
-    with closing(OnnxRuntimeEngine(bundle, threads=os.cpu_count() or 1)) as engine:
+    with closing(OnnxRuntimeEngine(bundle, threads=thread_count())) as engine:
         check_golden(bundle, RuntimeTokenizer.from_bundle(bundle), engine)
 
 
@@ -377,27 +397,32 @@ def _manifest(contents: BundleContents, tensors: Mapping[str, EncodedTensor], fo
         ),
         "other": "float32",
     }
-    return Manifest(
-        name=contents.name,
-        task="token-classification" if is_tagger else "embedding",
-        architecture=_architecture(contents, tensors),
-        source=contents.source,
-        licence=contents.licence,
-        languages=tuple(contents.languages),
-        description=contents.description,
-        max_tokens=contents.max_tokens,
-        pooling=None if is_tagger else contents.pooling,
-        normalize=contents.normalize and not is_tagger,
-        dimensions=None if is_tagger else config.hidden_size,
-        prompts=dict(contents.prompts),
-        default_prompt_name=contents.default_prompt_name,
-        labels=contents.labels,
-        precision=Precision(storage=StoredPrecision.model_validate(encodings)),
-        quality=dict(contents.quality),
-        files={path.name: _entry(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST_NAME},
-        created=datetime.now(UTC).date().isoformat(),
-        conche_version=version("conche"),
-    )
+    try:
+        return Manifest(
+            name=contents.name,
+            task="token-classification" if is_tagger else "embedding",
+            architecture=_architecture(contents, tensors),
+            source=contents.source,
+            licence=contents.licence,
+            languages=tuple(contents.languages),
+            description=contents.description,
+            max_tokens=contents.max_tokens,
+            pooling=None if is_tagger else contents.pooling,
+            normalize=contents.normalize and not is_tagger,
+            dimensions=None if is_tagger else config.hidden_size,
+            prompts=dict(contents.prompts),
+            default_prompt_name=contents.default_prompt_name,
+            labels=contents.labels,
+            precision=Precision(storage=StoredPrecision.model_validate(encodings)),
+            quality=dict(contents.quality),
+            files={
+                path.name: _entry(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST_NAME
+            },
+            created=datetime.now(UTC).date().isoformat(),
+            conche_version=version("conche"),
+        )
+    except ValidationError as error:
+        raise ExportError(f"no manifest can say this: {faults_in(error)}") from error
 
 
 def _architecture(contents: BundleContents, tensors: Mapping[str, EncodedTensor]) -> Architecture:

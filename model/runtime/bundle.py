@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -28,10 +28,13 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 # One path segment: no separators, no leading dot, so that a manifest cannot name a file outside its folder.
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Task = Literal["embedding", "token-classification"]
+Family = Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
 Storage = Literal["float32", "float16", "int8_row", "q4_block32"]
+STORAGES: tuple[Storage, ...] = get_args(Storage)
 
 
 class BundleError(Exception):
@@ -57,7 +60,7 @@ class Architecture(_Part):
     Spelt as in ``config.json`` where that has them; ``parameters`` counts them all.
     """
 
-    family: Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
+    family: Family
     hidden_size: int = Field(ge=1)
     num_hidden_layers: int = Field(ge=0)
     num_attention_heads: int = Field(ge=1)
@@ -110,7 +113,7 @@ class Manifest(_Part):
     """What ``manifest.json`` says. Lengths are in tokens, special tokens included."""
 
     format_version: Literal[1] = 1
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, StringConstraints(pattern=f"^{BUNDLE_NAME.pattern}$")]
     task: Task
     architecture: Architecture
     source: Source
@@ -147,7 +150,7 @@ class Manifest(_Part):
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             problems.append(f"default_prompt_name {self.default_prompt_name!r} is not among the prompts")
         bad_names = sorted(
-            name for name in self.files if not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME
+            name for name in self.files if not FILE_NAME.fullmatch(name) or name == MANIFEST_NAME
         )
         if bad_names:
             problems.append(f"not plain file names: {bad_names}")
@@ -246,10 +249,14 @@ def _parse_manifest(raw: bytes, folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(raw)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'manifest'}: {fault['msg']}" for fault in error.errors()
-        )
-        raise BundleError("manifest", f"{where}: {faults}") from error
+        raise BundleError("manifest", f"{where}: {faults_in(error)}") from error
+
+
+def faults_in(error: ValidationError) -> str:
+    """What a manifest's checks found, each fault after the field's name, in one line."""
+    return "; ".join(
+        f"{'.'.join(map(str, fault['loc'])) or 'manifest'}: {fault['msg']}" for fault in error.errors()
+    )
 
 
 def _check_names(folder: Path, manifest: Manifest) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from model.export.storage import Encoding
+    from model.runtime.bundle import Storage
     from model.training.ner import EpochReport, Progress, Tokenise
     from model.training.spans import LabelledText
 
@@ -146,7 +146,7 @@ def write_tagger(
     description: str,
     notices: Mapping[str, str],
     quality: Mapping[str, Any],
-    storage: Encoding = "int8_row",
+    storage: Storage = "int8_row",
     overwrite: bool = False,
 ) -> WrittenBundle:
     """Write a trained tagger beside the bundle it came from, sharing that one's tables if both are siblings.

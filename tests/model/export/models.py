@@ -6,9 +6,9 @@ import torch
 from model.encoder.config import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.encoder.heads import TokenClassifier
-from model.export.storage import Encoding, encode
+from model.export.storage import encode
 from model.export.writer import BundleContents
-from model.runtime.bundle import Source
+from model.runtime.bundle import Source, Storage
 from tests.bundles import tiny_tokenizer
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -29,7 +29,7 @@ def config(**changes: object) -> EncoderConfig:
     return EncoderConfig(**(fields | changes))  # type: ignore[arg-type]
 
 
-def scramble(model: torch.nn.Module, *, grid: Encoding | None = None) -> None:
+def scramble(model: torch.nn.Module, *, grid: Storage | None = None) -> None:
     """Draw every parameter anew, biases and norms too, so that one in another's place shows.
 
     Args:
@@ -45,7 +45,7 @@ def scramble(model: torch.nn.Module, *, grid: Encoding | None = None) -> None:
                 parameter.copy_(torch.from_numpy(decoded))
 
 
-def encoder(*, grid: Encoding | None = None, **changes: object) -> Encoder:
+def encoder(*, grid: Storage | None = None, **changes: object) -> Encoder:
     """An encoder in evaluation mode."""
     torch.manual_seed(0)
     model = Encoder(config(**changes)).eval()
@@ -53,7 +53,7 @@ def encoder(*, grid: Encoding | None = None, **changes: object) -> Encoder:
     return model
 
 
-def tagger(*, grid: Encoding | None = None) -> TokenClassifier:
+def tagger(*, grid: Storage | None = None) -> TokenClassifier:
     """A token classifier in evaluation mode, whose encoder is that of ``encoder``."""
     torch.manual_seed(0)
     model = TokenClassifier(config(), LABELS).eval()

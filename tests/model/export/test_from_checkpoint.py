@@ -64,6 +64,26 @@ def test_what_nobody_says_is_said_to_be_unknown(tmp_path: Path) -> None:
     assert (contents.licence, tuple(contents.languages)) == (UNKNOWN_LICENCE, ())
 
 
+def test_licence_texts_get_names_that_a_bundle_takes(tmp_path: Path) -> None:
+    """Authors name them as they like; none is lost, not even if two come to the same name."""
+    folder = sentence_checkpoint(tmp_path / "checkpoint")
+    for name, text in (
+        ("LICENSE (MIT).txt", "one"),
+        ("LICENSE（中文）.txt", "two"),
+        ("LICENSE.txt", "three"),
+    ):
+        (folder / name).write_text(text)
+    (folder / "NOTICE of sources").mkdir()
+    contents, _ = contents_of(read_checkpoint(folder), Choices(name="mine"))
+    texts = {name: text for name, text in contents.notices.items() if name != "NOTICE"}
+    assert texts == {
+        "LICENSE": "the licence",
+        "LICENSE-MIT.txt": "one",
+        "LICENSE.txt": "three",
+        "LICENSE-2.txt": "two",
+    }
+
+
 def test_labels_make_a_tagger(tmp_path: Path) -> None:
     """The task follows from the checkpoint, unless its encoder alone is wanted."""
     model = reference_model("roberta", "token-classification")

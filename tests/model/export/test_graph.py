@@ -10,8 +10,6 @@ import torch
 from model.encoder.encoder import Encoder
 from model.export import graph as exporter
 from model.export.graph import (
-    EMBEDDING_OUTPUTS,
-    INPUTS,
     WORD_TABLE,
     GraphError,
     GraphModule,
@@ -19,7 +17,9 @@ from model.export.graph import (
     trace,
 )
 from model.export.parity import Run, measure_parity
-from model.export.storage import ENCODINGS, EncodedTensor, Encoding, encode, write_safetensors
+from model.export.storage import EncodedTensor, encode, write_safetensors
+from model.runtime.bundle import STORAGES, Storage
+from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
 from tests.model.export.models import config, encoder, scramble, tagger
 
 CASES = [
@@ -43,7 +43,7 @@ def traced() -> tuple[GraphModule, onnx.ModelProto]:
     return module, graph
 
 
-def encoded(module: GraphModule, encoding: Encoding) -> list[EncodedTensor]:
+def encoded(module: GraphModule, encoding: Storage) -> list[EncodedTensor]:
     """Every parameter; matrices and the word table in ``encoding``."""
     tensors = []
     for name, parameter in module.parameters().items():
@@ -52,9 +52,7 @@ def encoded(module: GraphModule, encoding: Encoding) -> list[EncodedTensor]:
     return tensors
 
 
-def attached(
-    module: GraphModule, graph: onnx.ModelProto, encoding: Encoding, folder: Path
-) -> onnx.ModelProto:
+def attached(module: GraphModule, graph: onnx.ModelProto, encoding: Storage, folder: Path) -> onnx.ModelProto:
     """The finished graph, its weights in ``folder``, and the module holding the same weights."""
     tensors = encoded(module, encoding)
     stored = write_safetensors(folder / FILE, tensors)
@@ -82,9 +80,9 @@ def runner(running: ort.InferenceSession) -> Run:
     return lambda feeds: dict(zip(names, running.run(names, dict(feeds)), strict=True))
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", STORAGES)
 def test_the_graph_computes_what_pytorch_computes(
-    encoding: Encoding, traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
+    encoding: Storage, traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path
 ) -> None:
     """With every storage, for every batch and length: 1e-5 on unit vectors, as parity.TOLERANCES has it."""
     module, graph = traced
@@ -112,7 +110,7 @@ def test_every_kind_of_encoder_exports(changes: dict[str, object], tmp_path: Pat
     module = GraphModule.of(encoder(**changes))
     attached(module, trace(module), "float32", tmp_path)
     running = session(tmp_path)
-    assert [value.name for value in running.get_inputs()] == list(INPUTS)
+    assert [value.name for value in running.get_inputs()] == list(INPUT_NAMES)
     measure_parity(
         module, runner(running), cases=[(1, 1, False), (3, 17, True), (2, 38, False)]
     ).raise_if_missed()
@@ -132,7 +130,7 @@ def test_axes_are_named_and_dynamic(traced: tuple[GraphModule, onnx.ModelProto],
     finished = attached(*traced, "float32", tmp_path)
     for value in finished.graph.input:
         assert [dim.dim_param for dim in value.type.tensor_type.shape.dim] == ["batch", "sequence"]
-    assert [value.name for value in finished.graph.output] == list(EMBEDDING_OUTPUTS)
+    assert [value.name for value in finished.graph.output] == list(OUTPUT_NAMES["embedding"])
     first = finished.graph.output[0].type.tensor_type.shape.dim
     assert [dim.dim_param or dim.dim_value for dim in first] == ["batch", "sequence", 64]
 

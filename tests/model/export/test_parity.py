@@ -7,18 +7,36 @@ import pytest
 from numpy.typing import NDArray
 
 from model.export.graph import GraphModule
-from model.export.parity import Feeds, ParityCase, ParityError, ParityReport, grid, measure_parity
+from model.export.parity import (
+    MOST_SCORES,
+    Feeds,
+    ParityCase,
+    ParityError,
+    ParityReport,
+    grid,
+    measure_parity,
+)
 from tests.model.export.models import MAX_TOKENS, encoder
 
 
 def test_the_grid_reaches_from_one_token_to_the_longest_input() -> None:
     """Lengths 1, 3, 17, 128 and the limit itself, with every batch; one token cannot be padded."""
-    cases = grid(512)
+    cases = grid(512, 12)
     for batch in (1, 2, 5, 16):
         for sequence in (1, 3, 17, 128, 512):
             assert (batch, sequence, False) in cases
             assert ((batch, sequence, True) in cases) == (sequence > 1)
-    assert max(sequence for _, sequence, _ in grid(100)) == 100
+    assert max(sequence for _, sequence, _ in grid(100, 12)) == 100
+
+
+def test_a_large_model_gets_fewer_rows_where_attention_would_fill_the_memory() -> None:
+    """Sixteen rows of 8,192 tokens have 69 GB of scores a layer; the longest input is still compared."""
+    cases = grid(8192, 16)
+    assert max(batch for batch, sequence, _ in cases if sequence == 8192) == 1
+    assert {(1, 8192, False), (1, 8192, True), (16, 512, True)} <= set(cases)
+    assert all(batch == 1 or batch * sequence**2 * 16 <= MOST_SCORES for batch, sequence, _ in cases)
+    assert {batch for batch, sequence, _ in grid(1024, 16) if sequence == 1024} == {1, 2, 4}
+    assert len(cases) == len(set(cases))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +47,7 @@ def reference() -> GraphModule:
 
 def test_a_module_equals_itself(reference: GraphModule) -> None:
     """Zero differences, which also means that padding positions, of no meaning, are left out."""
-    cases = [case for case in grid(MAX_TOKENS) if case[0] < 16]
+    cases = [case for case in grid(MAX_TOKENS, 4) if case[0] < 16]
     report = measure_parity(reference, reference.run, cases=cases)
     assert set(report.worst().values()) == {0.0}
     report.raise_if_missed()
@@ -60,9 +78,14 @@ def test_padding_positions_do_not_count(reference: GraphModule) -> None:
 
 def test_nan_misses_every_tolerance() -> None:
     """NaN is not greater than anything, and would pass a careless comparison."""
-    case = ParityCase(1, 1, padded=False, differences={"logits": float("nan")})
+    cases = tuple(
+        ParityCase(1, 1, padded=False, differences={"logits": difference})
+        for difference in (0.0, np.nan, 1e-5)
+    )
+    report = ParityReport(cases, {"logits": 1e-4})
     with pytest.raises(ParityError, match="logits differs by nan"):
-        ParityReport((case,), {"logits": 1e-4}).raise_if_missed()
+        report.raise_if_missed()
+    assert np.isnan(report.worst()["logits"])
 
 
 def test_a_wrong_shape_is_named(reference: GraphModule) -> None:

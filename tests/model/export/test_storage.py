@@ -12,16 +12,15 @@ from safetensors import safe_open
 
 from model.export.storage import (
     CODES,
-    ENCODINGS,
     SCALES,
     EncodedTensor,
-    Encoding,
     StorageError,
     encode,
     read_header,
     read_tensors,
     write_safetensors,
 )
+from model.runtime.bundle import STORAGES, Storage
 
 WEIGHTS = arrays(
     np.float32,
@@ -54,7 +53,7 @@ def slowly_decoded(tensor: EncodedTensor) -> NDArray[np.float32]:
 @given(weights=WEIGHTS)
 @settings(max_examples=30, deadline=None)
 def test_decoding_is_the_documented_formula(
-    encoding: Encoding, gathered: bool, weights: NDArray[np.float32]
+    encoding: Storage, gathered: bool, weights: NDArray[np.float32]
 ) -> None:
     """Other programs read these files by the formula in the module's docstring."""
     encoded = encode("w", weights, encoding, gathered=gathered)
@@ -62,11 +61,11 @@ def test_decoding_is_the_documented_formula(
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", STORAGES)
 @given(weights=WEIGHTS)
 @settings(max_examples=50, deadline=None)
 def test_encoding_twice_changes_nothing(
-    encoding: Encoding, gathered: bool, weights: NDArray[np.float32]
+    encoding: Storage, gathered: bool, weights: NDArray[np.float32]
 ) -> None:
     """A 4-bit model passes through float32, fine-tuning's frozen tables too, without a second loss."""
     once = encode("w", weights, encoding, gathered=gathered).decode()
@@ -91,7 +90,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
     """Padding's word vector is one; its scale is 0 and must divide nothing."""
     weights = np.zeros((2, 32), np.float32)
     weights[1] = np.linspace(-1, 1, 32)
-    for encoding in ENCODINGS:
+    for encoding in STORAGES:
         assert not encode("w", weights, encoding).decode()[0].any()
 
 
@@ -106,7 +105,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
     ],
 )
 def test_what_cannot_be_stored_is_refused(
-    weights: NDArray[np.float32], encoding: Encoding, message: str
+    weights: NDArray[np.float32], encoding: Storage, message: str
 ) -> None:
     """A weight that overflows would be infinite in the graph, and every vector NaN."""
     with pytest.raises(StorageError, match=message) as caught:
@@ -124,7 +123,7 @@ def written(path: Path) -> list[EncodedTensor]:
             encoding,
             gathered=gathered,
         )
-        for encoding in ENCODINGS
+        for encoding in STORAGES
         for gathered in (False, True)
     ]
     tensors.append(encode("bias", generator.normal(size=7).astype(np.float32), "float32"))

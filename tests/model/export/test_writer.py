@@ -1,8 +1,10 @@
 """A bundle is written whole and proven, or not at all."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from model.export.writer import (
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
 from model.runtime.tokenization import Tokenizer
-from tests.model.export.models import LABELS, contents, encoder, tagger
+from tests.model.export.models import LABELS, MAX_TOKENS, contents, encoder, tagger
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -160,6 +162,26 @@ def test_a_graph_off_by_more_than_its_tolerance_is_refused(
         ParityError, match=r"embeddings_cls_normalized differs by 2\.\d*e-05, more than 1e-05"
     ):
         write_bundle(contents(encoder()), tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "my model"}, "cannot be called 'my model'"),
+        ({"name": "模型"}, "cannot be called"),
+        ({"notices": {"LICENSE (MIT).txt": ""}}, r"LICENSE \(MIT\)\.txt"),
+        ({"default_prompt_name": "absent"}, "default_prompt_name 'absent' is not among"),
+        ({"max_tokens": MAX_TOKENS + 1}, "max_tokens 41 exceeds"),
+    ],
+)
+def test_what_no_manifest_can_say_is_refused_before_the_slow_part(
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large model is traced and compared for minutes; the fault is in the command line."""
+    monkeypatch.setattr(writer, "trace", lambda _: pytest.fail("traced"))
+    with pytest.raises(ExportError, match=message):
+        write_bundle(dataclasses.replace(contents(encoder()), **changes), tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
 
 
