@@ -46,6 +46,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     )
     app.state.settings = settings
     app.state.metrics = registry
+    app.state.startup_error = None  # why the lifespan could not begin, for whoever runs the app
     install_error_handlers(app)
     routers = [module.router for module in (embed, search, ner, health, info, metrics, docs)]
     for router in routers:
@@ -72,6 +73,9 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
             seconds=record.seconds,
         )
 
+    def keep_startup_error(error: Exception) -> None:
+        app.state.startup_error = error
+
     # Added last = outermost.
     app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes)
     app.add_middleware(
@@ -80,5 +84,5 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
         observe=observe,
         log_probes=settings.log_probes,
     )
-    app.add_middleware(StartupErrors, expected=(StartupError,))
+    app.add_middleware(StartupErrors, expected=(StartupError,), report=keep_startup_error)
     return app

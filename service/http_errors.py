@@ -18,11 +18,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from service.absence import ModelFailedError, NoModelError
 from service.admission import TooManyCharactersError
 from service.errors import (
     EmptyInputError,
     InferenceError,
-    InputTooLongError,
     InvalidInputError,
     InvalidTextError,
     NotFoundError,
@@ -58,18 +58,6 @@ class MethodNotAllowedError(ServiceError):
     code = "method_not_allowed"
 
 
-class NoModelError(NotFoundError):
-    """No bundle is configured for this route."""
-
-    code = "no_model"
-
-
-class ModelFailedError(UnavailableError):
-    """A bundle is configured for this route, but did not pass its checks."""
-
-    code = "no_model"
-
-
 class RequestTimeoutError(UnavailableError):
     """The answer took longer than ``limits.request_seconds``."""
 
@@ -89,7 +77,7 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     InferenceError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
-# What every route that takes texts may answer.
+# What every route that takes texts may answer. Those that read a text whole add InputTooLongError.
 TEXT_ERRORS: tuple[type[ServiceError], ...] = (
     MalformedBodyError,
     PayloadTooLargeError,
@@ -99,7 +87,6 @@ TEXT_ERRORS: tuple[type[ServiceError], ...] = (
     InvalidTextError,
     TooManyInputsError,
     TooManyCharactersError,
-    InputTooLongError,
     NoModelError,
     OverloadedError,
     ModelFailedError,
@@ -138,9 +125,14 @@ def documented(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
     responses: dict[int | str, dict[str, Any]] = {}
     for kind in kinds:
         entry = responses.setdefault(int(status_of(kind)), {"model": ErrorBody, "description": ""})
-        summary = (kind.__doc__ or "").partition("\n")[0]
-        entry["description"] = f"{entry['description']}\n\n`{kind.code}`: {summary}".strip()
+        entry["description"] = f"{entry['description']}\n\n`{kind.code}`: {_summary(kind)}".strip()
     return responses
+
+
+def _summary(kind: type[ServiceError]) -> str:
+    """First sentence of the docstring, in Markdown; what follows is for those who read the code."""
+    sentence, dot, _ = (kind.__doc__ or "").partition("\n")[0].partition(". ")
+    return (sentence + dot.strip()).replace("``", "`")
 
 
 def error_response(error: ServiceError, request_id: str) -> Response:
@@ -166,11 +158,19 @@ def request_id_of(request: Request) -> str:
     return str(request.scope.get("conche.request_id", ""))
 
 
+def name_as_sent(error: ServiceError, body: object) -> None:
+    """Make ``inputs[0]`` plain ``inputs`` in an error about a field that was sent as one text, in no list."""
+    if error.index == 0 and isinstance(body, dict) and isinstance(body.get(error.param), str):
+        error.message = error.message.replace(f"{error.param}[0]", str(error.param))
+        error.index = None
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Answer our own errors, FastAPI's validation errors and the router's 404 and 405 with one body."""
 
     async def on_service_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type below
+        name_as_sent(error, request.scope.get("conche.body"))
         request.scope["conche.error"] = error  # for the access log and the metrics
         return error_response(error, request_id_of(request))
 

@@ -1,6 +1,7 @@
 """Strict JSON bodies: announced as JSON, UTF-8, finite numbers, bounded depth; refused before validation."""
 
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -30,7 +31,7 @@ def parse_json(body: bytes) -> Any:
     if _SURROGATE_ESCAPE.search(body):
         try:
             # The standard library reads lone surrogates, which orjson refuses without saying in which item.
-            return json.loads(body.decode(), parse_constant=_refuse_constant)
+            return json.loads(body.decode(), parse_constant=_refuse_constant, parse_float=_finite)
         except (ValueError, RecursionError):
             pass
     raise MalformedBodyError(fault)
@@ -40,12 +41,19 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError("a number is too large for JSON readers")
+    return value
+
+
 class _ParsedRequest(Request):
-    """A request whose JSON was read by ``parse_json``."""
+    """A request whose JSON has been read by ``parse_json`` and lies in the scope, for error messages too."""
 
     async def json(self) -> Any:
-        """The body, parsed strictly."""
-        return parse_json(await self.body())
+        """The body's value, parsed once."""
+        return self.scope["conche.body"]
 
 
 class StrictJsonRoute(APIRoute):
@@ -65,7 +73,7 @@ class StrictJsonRoute(APIRoute):
                 )
             strict = _ParsedRequest(request.scope, request.receive)
             # Parsed here, because FastAPI turns whatever goes wrong inside its own reading into a plain 400.
-            parse_json(await strict.body())
+            request.scope["conche.body"] = parse_json(await strict.body())
             return await handle(strict)
 
         return handle_strictly

@@ -13,11 +13,11 @@ from model.runtime.engine import Engine, OnnxRuntimeEngine
 from model.runtime.golden import check_golden
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
+from service.absence import ModelFailedError, NoModelError
 from service.batching import BatchingLimits
 from service.errors import ServiceError
-from service.faq.entries import EntryFile, FaqEntry, FaqFileError, demo_entries, read_entries
+from service.faq.entries import EntryFile, FaqFileError, demo_entries, read_entries
 from service.faq.search import FaqSearcher
-from service.http_errors import ModelFailedError, NoModelError
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.metrics import Metrics
 from service.settings import DEMO, OFF, Settings
@@ -52,6 +52,7 @@ class Services:
         threads: of one model run.
         embedder, tagger, searcher: None if they could not be built; ``absences`` then says why.
         faq_source: the FAQ's file, or "demo".
+        faq_left_out: lines of that file that hold no usable entry; the log names each.
         absences: by route.
         draining: the process is about to stop.
     """
@@ -61,6 +62,7 @@ class Services:
     tagger: EntityTagger | None = None
     searcher: FaqSearcher | None = None
     faq_source: str = ""
+    faq_left_out: int = 0
     absences: dict[str, Absence] = field(default_factory=dict)
     draining: bool = False
 
@@ -162,15 +164,15 @@ class _Opener:
             )
             return None
         try:
-            entries = await asyncio.to_thread(_read_faq, source)
+            file = await asyncio.to_thread(_read_faq, source)
         except (FaqFileError, OSError) as error:
             self._failed(route, f"FAQ file {source} cannot be read: {error}")
             return None
-        if not entries:
+        if not file.entries:
             self._failed(route, f"FAQ file {source} holds no usable entry")
             return None
-        self.services.faq_source = source
-        searcher = await FaqSearcher.build(self.services.embedder, entries)
+        self.services.faq_source, self.services.faq_left_out = source, len(file.bad_lines)
+        searcher = await FaqSearcher.build(self.services.embedder, file.entries)
         self.metrics.watch_faq(lambda: len(searcher.index))
         return searcher
 
@@ -210,13 +212,13 @@ def _load(path: Path, threads: int) -> tuple[Bundle, Tokenizer, Engine]:
     return bundle, tokenizer, engine
 
 
-def _read_faq(source: str) -> list[FaqEntry]:
+def _read_faq(source: str) -> EntryFile:
     if source == DEMO:
-        return demo_entries()
-    file: EntryFile = read_entries(Path(source).expanduser())
+        return EntryFile(demo_entries())
+    file = read_entries(Path(source).expanduser())
     for bad in file.bad_lines:
         logger.warning("FAQ file %s, line %d is left out: %s", source, bad.number, bad.reason)
-    return file.entries
+    return file
 
 
 def _batching_limits(settings: Settings) -> BatchingLimits:

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import PayloadTooLargeError, ServiceError
+from service.errors import PayloadTooLargeError, ServiceError, UnavailableError
 from service.http_errors import RequestTimeoutError, error_response
 from service.log_config import request_id_var
 
@@ -82,11 +82,15 @@ class RequestContext:
     async def _run(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         caller = _Caller(receive)
         timer = asyncio.timeout(self._timeout_s)
-        watcher: asyncio.Task[None] | None = None
         try:
             async with timer:
-                watcher = asyncio.create_task(caller.stop_when_gone(timer))
-                await self._app(scope, caller.receive, answer)
+                watcher = asyncio.create_task(caller.stop_when_gone(timer, answer))
+                try:
+                    await self._app(scope, caller.receive, answer)
+                finally:
+                    watcher.cancel()  # inside the timer: it must not touch one that has ended
+        except asyncio.CancelledError:
+            await self._cut_off(scope, answer)
         except ClientDisconnect:
             answer.status = CLIENT_GONE
         except ServiceError as error:  # raised by a middleware below, outside the router's handlers
@@ -96,9 +100,20 @@ class RequestContext:
                 answer.status = CLIENT_GONE
                 return
             await answer.fail(scope, self._judge(error, timer))
-        finally:
-            if watcher is not None:
-                watcher.cancel()
+
+    async def _cut_off(self, scope: Scope, answer: "_Answer") -> None:
+        """Answer a request that the server cancels, which it does when it will wait no longer to stop."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine that was cancelled runs in one
+        task.uncancel()
+        if answer.complete:
+            return
+        error = UnavailableError("the service is shutting down and could not finish this; send it again")
+        if not answer.begun:
+            await answer.fail(scope, error)
+            return
+        # The server closes the connection of an answer that ends early: half of it must not look whole.
+        scope["conche.error"] = error
 
     def _judge(self, error: Exception, timer: asyncio.Timeout) -> ServiceError:
         if isinstance(error, TimeoutError) and timer.expired():
@@ -149,30 +164,35 @@ class _Caller:
             self._body_read.set()
         return message
 
-    async def stop_when_gone(self, timer: asyncio.Timeout) -> None:
-        """End ``timer``, and with it the handler, once the body is read and the connection closed."""
+    async def stop_when_gone(self, timer: asyncio.Timeout, answer: "_Answer") -> None:
+        """End ``timer``, and with it the handler, if the connection closes between body and whole answer."""
         await self._body_read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        if answer.complete or timer.expired():  # servers also say "disconnect" when all has been sent
+            return
         self.gone = True
         timer.reschedule(asyncio.get_running_loop().time())
 
 
 class _Answer:
-    """The ``send`` of one request: adds the id, and knows whether an answer has begun."""
+    """The ``send`` of one request: adds the id, and knows how far the answer has got."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self._request_id = request_id
-        self._begun = False
+        self.begun = False
+        self.complete = False
         self.status = 500
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._begun = True
+            self.begun = True
             self.status = message["status"]
             MutableHeaders(scope=message)["x-request-id"] = self._request_id
         await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
 
     async def fail(self, scope: Scope, error: ServiceError) -> None:
         """Answer with ``error``; if an answer has begun, break the connection instead of completing it.
@@ -182,7 +202,7 @@ class _Answer:
                 whole.
         """
         scope["conche.error"] = error
-        if self._begun:
+        if self.begun:
             raise error
         await error_response(error, self._request_id)(scope, _nothing_more, self)
 
@@ -249,14 +269,17 @@ class BodyLimit:
 
 
 class StartupErrors:
-    """Say why the start failed in one line; without this the server logs the whole traceback.
+    """Hand over why the start failed; without this the server logs the whole traceback.
 
-    Only errors of the ``expected`` types are shortened: any other is a fault of ours and keeps its traceback.
+    Only errors of the ``expected`` types are taken: any other is a fault of ours and keeps its traceback.
     """
 
-    def __init__(self, app: ASGIApp, *, expected: tuple[type[Exception], ...]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, expected: tuple[type[Exception], ...], report: Callable[[Exception], None]
+    ) -> None:
         self._app = app
         self._expected = expected
+        self._report = report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass everything through but the lifespan's failure message."""
@@ -272,12 +295,14 @@ class StartupErrors:
             else:
                 await send(message)
 
+        silent: Message = {"type": "lifespan.startup.failed", "message": ""}
         try:
             await self._app(scope, receive, hold_failure)
         except self._expected as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            self._report(error)
+            await send(silent)
         except asyncio.CancelledError:  # stopped while loading, by a signal: nothing to report
-            await send({"type": "lifespan.startup.failed", "message": ""})
+            await send(silent)
             raise
         except BaseException:
             if failure is not None:

@@ -6,7 +6,7 @@ an operator sets are not here but in ``admission``.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, JsonValue, model_validator
 
 from model.runtime.bundle import Manifest
 from service.errors import InvalidInputError
@@ -23,6 +23,7 @@ def _as_list(value: object) -> object:
 
 Texts = Annotated[
     list[str],
+    FailFast(),  # only the first fault is told; collecting one for each of a million numbers takes seconds
     BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
     Field(description="One text, or several."),
 ]
@@ -95,7 +96,7 @@ class EmbedRequest(_Request):
         )
 
     def _prompt(self, manifest: Manifest) -> str:
-        name = self.prompt_name or self.input_type
+        name = self.input_type if self.prompt_name is None else self.prompt_name
         if name is None:
             return (
                 "" if manifest.default_prompt_name is None else manifest.prompts[manifest.default_prompt_name]
@@ -217,6 +218,7 @@ class FaqBody(BaseModel):
 
     entries: int
     source: str
+    left_out: int = Field(description="Lines of its file that hold no usable entry; the log names each.")
 
 
 class InfoResponse(BaseModel):
@@ -246,6 +248,8 @@ SEARCH_EXAMPLES: dict[str, Any] = {
     },
 }
 NER_EXAMPLES: dict[str, Any] = {
-    "English": {"value": {"inputs": "Ada Lovelace met Charles Babbage in London."}},
-    "Chinese": {"value": {"inputs": ["李娜在北京大学读书。", "华为的总部在深圳。"], "threshold": 0.5}},
+    "English": {"value": {"inputs": "Tim Cook met Angela Merkel in Berlin."}},
+    "Chinese": {
+        "value": {"inputs": ["张三昨天从上海飞往巴黎。", "小米公司的总部在北京。"], "threshold": 0.5}
+    },
 }

@@ -22,7 +22,11 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
         ner=None if services.tagger is None else _model(services.tagger.manifest),
         faq=None
         if services.searcher is None
-        else FaqBody(entries=len(services.searcher.index), source=services.faq_source),
+        else FaqBody(
+            entries=len(services.searcher.index),
+            source=services.faq_source,
+            left_out=services.faq_left_out,
+        ),
         unavailable={route: absence.reason for route, absence in services.absences.items()},
         limits=limits | settings.batching.model_dump(),
         truncate=settings.truncate,

@@ -1,13 +1,18 @@
 """The whole application over tiny real bundles: what holds on every path."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.exceptions import RequestValidationError
 
+from service.errors import InvalidInputError
+from service.http_errors import _first_fault
+from service.json_body import parse_json
 from service.lifespan import StartupError
 from tests.service.fakes_http import running, tiny_settings
 
@@ -57,6 +62,55 @@ async def test_json_by_any_of_its_names_is_taken(client: httpx.AsyncClient, medi
     headers = {"content-type": media_type}
     answer = await client.post("/embed", content=b'\xef\xbb\xbf{"inputs":"hello"}', headers=headers)
     assert answer.status_code == 200
+
+
+async def test_a_body_is_parsed_once(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have 16 MB."""
+    bodies: list[bytes] = []
+
+    def parse(body: bytes) -> object:
+        bodies.append(body)
+        return parse_json(body)
+
+    monkeypatch.setattr("service.json_body.parse_json", parse)
+    assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
+    assert len(bodies) == 1
+
+
+@pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())
+@pytest.mark.parametrize("bad", ["", "\ud83d", "x" * 1001, "hello " * 100])
+async def test_a_text_that_was_sent_in_no_list_is_named_without_an_index(
+    models_folder: Path, route: str, param: str, bad: str
+) -> None:
+    """There is no item 0 to look for."""
+    async with running(tiny_settings(models_folder, limits={"max_text_characters": 1000})) as client:
+        alone = await client.post(route, content=json.dumps({param: bad}), headers=JSON)
+        listed = await client.post(route, content=json.dumps({param: [bad]}), headers=JSON)
+    if route == "/ner" and bad.startswith("hello"):
+        assert (alone.status_code, listed.status_code) == (200, 200)  # read in windows, whatever its length
+        return
+    error = alone.json()["error"]
+    assert (error["index"], error["param"]) == (None, param)
+    assert "[0]" not in error["message"]
+    assert param in error["message"] or "the query" in error["message"]
+    assert listed.json()["error"]["index"] == 0
+
+
+@pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())
+async def test_many_items_that_are_no_texts_are_refused_at_the_first(
+    client: httpx.AsyncClient, route: str, param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noting a fault for each of a million numbers would stop the whole service for seconds."""
+    seen: list[int] = []
+
+    def first_fault(error: RequestValidationError) -> InvalidInputError:
+        seen.append(len(error.errors()))
+        return _first_fault(error)
+
+    monkeypatch.setattr("service.http_errors._first_fault", first_fault)
+    answer = await client.post(route, json={param: ["hello", *range(1000)]})
+    assert (answer.status_code, answer.json()["error"]["index"]) == (422, 1)
+    assert seen == [1]
 
 
 @pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())

@@ -5,12 +5,11 @@ import json
 import pytest
 
 from service import errors
+from service.absence import ModelFailedError, NoModelError
 from service.http_errors import (
     STATUS,
     TEXT_ERRORS,
     MalformedBodyError,
-    ModelFailedError,
-    NoModelError,
     documented,
     error_response,
     status_of,

@@ -17,6 +17,8 @@ from service.json_body import parse_json
         b'{"a": -Infinity}',
         b'{"a": 1e999}',
         b'{"a": "\\ud83d", "b": NaN}',  # also on the way taken for lone surrogates
+        b'{"a": "\\ud83d", "b": 1e999}',
+        b'{"a": "\\ud83d", "b": [-1.5e400]}',
         b"\xff\xfe{\x00}\x00",  # UTF-16
         '{"a": "退货"}'.encode("gb18030"),
         b'{"a": "\xed\xa0\xbd"}',  # a surrogate in UTF-8's clothes

@@ -1,6 +1,7 @@
 """What surrounds a request: id, limits, disconnects, trailing slashes, and the record of it all."""
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -205,6 +206,116 @@ async def test_a_handler_is_cancelled_when_its_caller_goes(records: list[Request
     assert records[0].status == 499
 
 
+async def test_a_disconnect_after_the_whole_answer_does_not_count(records: list[RequestRecord]) -> None:
+    """Servers say "disconnect" to whoever asks once all is sent; the caller has got what they came for."""
+    answered, let_go = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"[]"})
+        answered.set()
+        await let_go.wait()
+
+    asked = 0
+
+    async def receive() -> Message:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        await answered.wait()
+        asyncio.get_running_loop().call_later(0.01, let_go.set)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    context = RequestContext(app, timeout_s=60, observe=records.append, log_probes=False)
+    await asyncio.wait_for(context(_scope("/embed"), receive, send), TIMEOUT_S)
+    assert asked == 2
+    assert (records[0].status, records[0].code) == (200, None)
+
+
+async def test_a_disconnect_while_the_time_runs_out_is_no_further_error(records: list[RequestRecord]) -> None:
+    """The timer ends the handler once; asked a second time it would raise, in a task nobody looks at."""
+    ending, loop_errors = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.sleep(0.01)
+
+    async def receive() -> Message:
+        if not ending.is_set():
+            waited = asyncio.create_task(ending.wait())
+            done, _ = await asyncio.wait({waited}, timeout=0.001)
+            if not done:
+                return {"type": "http.request", "body": b"{}", "more_body": False}
+        return {"type": "http.disconnect"}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    context = RequestContext(app, timeout_s=0.05, observe=records.append, log_probes=False)
+    await asyncio.wait_for(context(_scope("/embed"), receive, send), TIMEOUT_S)
+    gc.collect()
+    assert (records[0].status, records[0].code) == (503, "timeout")
+    assert loop_errors == []
+
+
+async def test_a_request_that_the_server_cancels_is_answered_503(records: list[RequestRecord]) -> None:
+    """A server cancels what is in work when its patience ends; its own answer would be plain text."""
+    in_work, sent = asyncio.Event(), []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        in_work.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    context = RequestContext(app, timeout_s=60, observe=records.append, log_probes=False)
+    request = asyncio.create_task(context(_scope("/embed"), receive, send))
+    await in_work.wait()
+    request.cancel()
+    await asyncio.wait_for(request, TIMEOUT_S)
+    assert json.loads(sent[1]["body"])["error"]["code"] == "unavailable"
+    assert b"retry-after" in dict(sent[0]["headers"])
+    assert (records[0].status, records[0].code) == (503, "unavailable")
+
+
+async def test_an_answer_cancelled_halfway_is_not_completed(records: list[RequestRecord]) -> None:
+    """The server closes the connection of one that ends early."""
+    in_work, sent = asyncio.Event(), []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        in_work.set()
+        await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    context = RequestContext(app, timeout_s=60, observe=records.append, log_probes=False)
+    request = asyncio.create_task(context(_scope("/embed"), _nothing, send))
+    await in_work.wait()
+    request.cancel()
+    await asyncio.wait_for(request, TIMEOUT_S)
+    assert [message["type"] for message in sent] == ["http.response.start"]
+    assert records[0].code == "unavailable"
+
+
 async def test_an_error_after_the_answer_began_breaks_the_connection(records: list[RequestRecord]) -> None:
     """Half an answer must not look whole."""
     sent: list[Message] = []
@@ -244,10 +355,13 @@ async def _start(app: ASGIApp) -> list[Message]:
     return sent
 
 
-async def test_an_expected_start_up_error_is_one_line() -> None:
-    """An operator needs the reason, not where in our code it was found."""
-    app = StartupErrors(_failing_start(ValueError("no bundle here")), expected=(ValueError,))
-    assert await _start(app) == [{"type": "lifespan.startup.failed", "message": "no bundle here"}]
+async def test_an_expected_start_up_error_is_handed_over_and_not_logged() -> None:
+    """An operator needs the reason, not where in our code it was found, nor a log line around it."""
+    error = ValueError("no bundle here")
+    reported: list[Exception] = []
+    app = StartupErrors(_failing_start(error), expected=(ValueError,), report=reported.append)
+    assert await _start(app) == [{"type": "lifespan.startup.failed", "message": ""}]
+    assert reported == [error]
 
 
 async def test_a_start_that_was_interrupted_is_no_error_to_report() -> None:
@@ -257,7 +371,7 @@ async def test_a_start_that_was_interrupted_is_no_error_to_report() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    app = StartupErrors(_failing_start(asyncio.CancelledError()), expected=(ValueError,))
+    app = StartupErrors(_failing_start(asyncio.CancelledError()), expected=(ValueError,), report=_never)
     with pytest.raises(asyncio.CancelledError):
         await app({"type": "lifespan"}, _nothing, send)
     assert sent == [{"type": "lifespan.startup.failed", "message": ""}]
@@ -270,4 +384,8 @@ async def _nothing() -> Message:
 async def test_any_other_start_up_error_keeps_its_traceback() -> None:
     """It is a fault of ours."""
     with pytest.raises(KeyError):
-        await _start(StartupErrors(_failing_start(KeyError("x")), expected=(ValueError,)))
+        await _start(StartupErrors(_failing_start(KeyError("x")), expected=(ValueError,), report=_never))
+
+
+def _never(error: Exception) -> None:
+    raise AssertionError(error)

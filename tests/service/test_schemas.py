@@ -1,7 +1,10 @@
 """What bodies mean beyond their types."""
 
+from pathlib import Path
+
 import pytest
 
+from model.runtime.bundle import Bundle
 from service.errors import InvalidInputError
 from service.schemas import EmbedRequest, NerRequest, SearchRequest
 
@@ -18,6 +21,15 @@ def test_null_takes_the_default() -> None:
     body = EmbedRequest.model_validate({"inputs": "a", "normalize": None, "truncate": None, "x": None})
     assert (body.normalize, body.truncate) == (True, None)
     assert SearchRequest.model_validate({"query": "a", "top_k": None}).top_k == 5
+
+
+@pytest.mark.parametrize("field", ["prompt_name", "input_type"])
+def test_an_empty_prompt_name_is_no_prompt_of_the_model(field: str, models_folder: Path) -> None:
+    """Whoever wants the default leaves the field out."""
+    manifest = Bundle.load(models_folder / "tiny-embedding").manifest
+    with pytest.raises(InvalidInputError, match="no such prompt; it has: query, passage, none") as caught:
+        EmbedRequest.model_validate({"inputs": "a", field: ""}).options(manifest, truncate_unless_said=False)
+    assert caught.value.param == field
 
 
 def test_a_request_cannot_be_changed() -> None:

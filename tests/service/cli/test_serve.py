@@ -14,10 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
-
-from service.cli.serve import _Server
-from service.settings import Settings
 
 HANG_S = 60  # only stops a hang
 
@@ -75,7 +71,7 @@ def test_the_greeting_says_what_is_served_and_its_requests_work(served: Running)
     curls = re.findall(r"curl -s (\S+) -H 'content-type: application/json' -d '(.*)'", served.greeting)
     assert [url.removeprefix(served.url) for url, _ in curls] == ["/embed", "/search", "/ner"]
     for url, body in curls:
-        assert re.search(r"[\u4e00-\u9fff]", body)
+        assert url.endswith("/search") or re.search(r"[\u4e00-\u9fff]", body)
         assert httpx.post(url, json=json.loads(body), timeout=HANG_S).status_code == 200
 
 
@@ -88,13 +84,81 @@ def test_a_signal_ends_it_with_exit_code_0_and_no_traceback(served: Running, num
     assert "Traceback" not in errors
 
 
-def test_a_signal_while_loading_does_not_wait_for_the_rest() -> None:
+class Unfinished:
+    """A request whose body never comes whole, and which is therefore in work for ever."""
+
+    def __init__(self, url: str) -> None:
+        host, port = url.removeprefix("http://").split(":")
+        self.connection = socket.create_connection((host, int(port)), timeout=HANG_S)
+        self.connection.sendall(
+            b"POST /embed HTTP/1.1\r\nHost: conche\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 20\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert b"100 Continue" in self.connection.recv(1000)  # sent when the body is asked for
+
+    def answer(self) -> tuple[str, dict[str, str]]:
+        """Head of the answer, in small letters, and its error; read until the connection closes."""
+        received = b""
+        while piece := self.connection.recv(65536):
+            received += piece
+        self.connection.close()
+        head, _, body = received.partition(b"\r\n\r\n")
+        return head.decode().lower(), json.loads(body)["error"]
+
+
+def _read_until(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stderr is not None
+    return next(line for line in process.stderr if words in line)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_answers_what_is_in_work_and_ends_at_once(served: Running, number: int) -> None:
+    """Nobody presses Ctrl-C twice to wait; nobody who sent a request should be left guessing either."""
+    request = Unfinished(served.url)
+    served.process.send_signal(number)
+    assert "up to 25 s; Ctrl-C again to stop now" in _read_until(served.process, "finishing 1 request")
+    served.process.send_signal(number)
+    head, error = request.answer()
+    _, errors = served.process.communicate(timeout=HANG_S)
+    assert served.process.returncode == 128 + number
+    assert head.startswith("http/1.1 503")
+    assert error["code"] == "unavailable"
+    assert "cutting off 1 request" in errors
+    assert "Traceback" not in errors
+    assert "exception" not in errors
+
+
+def test_when_the_grace_period_is_over_what_is_in_work_is_answered_503(models_folder: Path) -> None:
+    """In the usual body and with a hint when to come back: the next instance will answer."""
+    process = _start(models_folder, "--shutdown-grace-seconds", "0")
+    request = Unfinished(Running(process).url)
+    process.send_signal(signal.SIGTERM)
+    head, error = request.answer()
+    _, errors = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+    assert head.startswith("http/1.1 503")
+    assert "content-type: application/json" in head
+    assert "retry-after: " in head
+    assert (error["code"], error["index"]) == ("unavailable", None)
+    assert "exception" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_loading_does_not_wait_for_the_rest(
+    models_folder: Path, tmp_path: Path, number: int
+) -> None:
     """A large FAQ is embedded for minutes; stopping must not take as long."""
-    server = _Server(Settings(), FastAPI())
-    with pytest.raises(SystemExit) as stopped:
-        server.handle_exit(signal.SIGTERM, None)
-    assert stopped.value.code == 0
-    assert server.interrupted
+    faq = tmp_path / "endless.jsonl"
+    faq.write_text(
+        "".join(f'{{"id": {n}, "question": "return order {n}", "answer": ""}}\n' for n in range(50_000))
+    )
+    process = _start(models_folder, "--faq-file", str(faq), "--log-level", "debug")
+    _read_until(process, "Started server process")
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+    assert output == ""
+    assert "exception" not in errors
 
 
 def test_the_greeting_is_a_log_line_where_lines_are_collected(models_folder: Path) -> None:
@@ -175,6 +239,7 @@ def test_a_port_in_use_is_one_line_and_a_failure(models_folder: Path) -> None:
     ("variables", "said"),
     [
         ({"CONCHE_EMBEDDING_BUNDLE": "missing"}, "missing does not exist"),
+        ({"CONCHE_FAQ_FILE": "missing.csv", "CONCHE_LOG_FORMAT": "json"}, "missing.csv cannot be read"),
         ({"CONCHE_PROT": "1"}, "did you mean CONCHE_PORT"),
     ],
 )
@@ -187,4 +252,5 @@ def test_what_prevents_the_start_is_one_line_and_a_failure(
     assert process.returncode == 1
     assert output == ""
     assert len(errors.splitlines()) == 1, errors
+    assert errors.startswith("Error: ")
     assert said in errors

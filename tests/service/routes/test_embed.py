@@ -108,7 +108,7 @@ async def test_the_operator_sets_what_happens_when_the_request_does_not_say(mode
         ({"inputs": ["a", None]}, "invalid_input", "inputs", 1),
         ({"inputs": ["a", ["b"]]}, "invalid_input", "inputs", 1),
         ({"inputs": []}, "empty_input", "inputs", None),
-        ({"inputs": ""}, "empty_input", "inputs", 0),
+        ({"inputs": ""}, "empty_input", "inputs", None),
         ({"inputs": ["a", " \u3000\n"]}, "empty_input", "inputs", 1),
         ({"inputs": ["a"] * 2049}, "too_many_inputs", "inputs", None),
         ({"inputs": "a", "pooling": "max"}, "invalid_input", "pooling", None),

@@ -1,0 +1,199 @@
+"""The server's life: greets when it is ready, drains when it is told to stop, and then surely ends.
+
+A model run takes place in native code in a thread that nobody can stop; an interpreter that is torn down
+around it aborts the process. So whatever is still at work when the time is over is left behind with
+``os._exit``, after everybody who waits has been answered.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import click
+import uvicorn
+from fastapi import FastAPI
+
+from service.cli.greeting import greeting, summary
+from service.lifespan import Services
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+_STEP_S: Final = 0.05  # how soon a second signal is noticed
+_LAST_WORDS_S: Final = 1.0  # for requests that were cut off to be answered
+_CLOSING_S: Final = 2.0  # the least that models and files get to close
+_THREAD_END_S: Final = 0.5
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once, whatever its threads are doing; nothing logged or printed is lost."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or interrupted while writing
+            stream.flush()
+    os._exit(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process after its server has: as usual if nothing is at work any more, else at once.
+
+    Raises:
+        SystemExit: with ``code``.
+    """
+    for thread in threading.enumerate():
+        if thread.daemon:
+            thread.join(_THREAD_END_S)
+            if thread.is_alive():
+                leave(code)
+    raise SystemExit(code)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a greeting, and with a stop of its own.
+
+    Attributes:
+        exit_code: of the process; 0 = started and stopped in order.
+    """
+
+    def __init__(self, settings: Settings, app: FastAPI) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=settings.keep_alive_seconds,
+            )
+        )
+        self._settings = settings
+        self._app = app
+        self._began_at = time.perf_counter()
+        self._forced_by: int | None = None
+        self.exit_code = 1
+
+    def run_until_stopped(self, listener: socket.socket) -> None:
+        """Serve on ``listener`` until SIGINT or SIGTERM; returns when all is closed.
+
+        Raises:
+            click.ClickException: the start failed for a reason that the operator can change.
+        """
+        for number in STOP_SIGNALS:  # uvicorn sets them too, but puts these back when it has finished
+            signal.signal(number, self.handle_exit)
+        with contextlib.suppress(SystemExit):  # how uvicorn ends after a failed start
+            self.run(sockets=[listener])
+        startup_error: Exception | None = self._app.state.startup_error
+        if startup_error is not None:
+            raise click.ClickException(str(startup_error)) from startup_error
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; a second signal of either kind stops waiting for requests in work.
+
+        Before anything is served the process ends at once: loading a large FAQ may take minutes.
+        """
+        del frame
+        if not self.started:
+            leave(0)
+        if self.should_exit:
+            self.force_exit = True
+            self._forced_by = sig
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Load, listen, then say what there is."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            self.exit_code = 0
+            seconds = time.perf_counter() - self._began_at
+            url = _url(self._settings.host, sockets[0].getsockname()[1])
+            services: Services = self._app.state.services
+            if self._settings.log_format == "json":  # somebody collects lines, and wants no pages among them
+                logger.info("ready", extra=summary(services, url=url, seconds=seconds))
+            else:
+                _print(greeting(services, url=url, seconds=seconds))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Turn /readyz red, give load balancers time to see it, finish what is in work, close.
+
+        Replaces uvicorn's, which leaves requests without an answer when the time is over.
+        """
+        services: Services = self._app.state.services
+        services.draining = True
+        await self._go_on_accepting()
+        for closable in (*self.servers, *(sockets or ())):
+            closable.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # closes it, if it is idle
+        await asyncio.sleep(0)  # closed connections are forgotten in the loop's next turn
+        ends_at = time.monotonic() + self._settings.shutdown_grace_seconds
+        await self._finish_requests(ends_at)
+        in_work: set[asyncio.Task[Any]] = set(self.server_state.tasks)
+        if in_work:
+            await self._cut_off(in_work)
+        if self._forced_by is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(ends_at - time.monotonic(), _CLOSING_S)):
+                    await self.lifespan.shutdown()
+                    return
+        leave(self.exit_code)
+
+    async def _go_on_accepting(self) -> None:
+        delay_s = self._settings.shutdown_delay_seconds
+        if delay_s:
+            logger.info("stopping in %g s, requests are taken until then; Ctrl-C again to stop now", delay_s)
+        await _wait_for(lambda: self.force_exit, until=time.monotonic() + delay_s)
+
+    async def _finish_requests(self, ends_at: float) -> None:
+        connections = self.server_state.connections
+        if connections and not self.force_exit:
+            number = len(connections)
+            logger.info(
+                "finishing %d request%s, up to %d s; Ctrl-C again to stop now",
+                number,
+                "" if number == 1 else "s",
+                self._settings.shutdown_grace_seconds,
+            )
+        tasks = self.server_state.tasks
+        await _wait_for(lambda: self.force_exit or not (connections or tasks), until=ends_at)
+
+    async def _cut_off(self, in_work: set[asyncio.Task[Any]]) -> None:
+        """Cancel what is in work; the middleware answers each of them 503."""
+        logger.warning("cutting off %d request%s", len(in_work), "" if len(in_work) == 1 else "s")
+        if self._forced_by is not None:
+            self.exit_code = 128 + self._forced_by  # as if the signal had ended it
+        for task in in_work:
+            task.cancel()
+        ends_at = time.monotonic() + _LAST_WORDS_S
+        await asyncio.wait(in_work, timeout=_LAST_WORDS_S)
+        await _wait_for(lambda: not self.server_state.connections, until=ends_at)  # answers on their way out
+
+
+async def _wait_for(condition: Callable[[], bool], *, until: float) -> None:
+    # Neither a signal handler nor uvicorn's sets can set an event.
+    while not condition() and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(_STEP_S)
+
+
+def _url(host: str, port: int) -> str:
+    reachable = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def _print(text: str) -> None:
+    """Write to standard output, whose encoding may know no Chinese."""
+    encoding = sys.stdout.encoding or "utf-8"
+    click.echo(text.encode(encoding, errors="replace").decode(encoding))

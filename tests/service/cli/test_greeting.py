@@ -1,0 +1,41 @@
+"""What the start says about the FAQ, and the request that it suggests."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+from service.cli.greeting import greeting, summary
+from service.lifespan import open_services
+from service.metrics import Metrics
+from tests.service.fakes_http import tiny_settings
+
+
+async def _greeting(models_folder: Path, faq_file: str) -> tuple[str, dict[str, object]]:
+    settings = tiny_settings(models_folder, faq_file=faq_file)
+    async with open_services(settings, Metrics()) as services:
+        told = {"url": "http://conche.test", "seconds": 0.5}
+        return greeting(services, **told), summary(services, **told)  # type: ignore[arg-type]
+
+
+def _searched(text: str) -> str:
+    (line,) = re.findall(r"curl -s \S+/search .*", text)
+    return str(json.loads(shlex.split(line)[-1])["query"])
+
+
+async def test_an_own_faq_is_tried_with_its_own_question(models_folder: Path, tmp_path: Path) -> None:
+    """The demo's question finds nothing there; a quotation mark must survive the shell."""
+    faq = tmp_path / "faq.jsonl"
+    faq.write_text('{"id": "1", "question": "What\'s the \\"return\\" label", "answer": ""}\nnonsense\n{}\n')
+    text, fields = await _greeting(models_folder, str(faq))
+    assert _searched(text) == 'What\'s the "return" label'
+    assert f"1 entry ({faq}; 2 lines left out, see the log)" in text
+    assert (fields["faq_entries"], fields["faq_left_out"]) == (1, 2)
+
+
+async def test_the_demo_is_tried_with_a_question_it_knows(models_folder: Path) -> None:
+    """In Chinese, as half of its users read."""
+    text, fields = await _greeting(models_folder, "demo")
+    assert _searched(text) == "怎么退货？"
+    assert re.search(r"FAQ +\d+ entries \(demo\)", text)
+    assert fields["faq_left_out"] == 0
