@@ -1,21 +1,24 @@
 """``POST /search``: questions to FAQ entries."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
 
 from service.dependencies import LimitsDep, SearcherDep, SettingsDep
 from service.errors import InputTooLongError
+from service.faq.index import Hit
 from service.http_errors import TEXT_ERRORS, documented
 from service.json_body import StrictJsonRoute
 from service.response_headers import documented_headers
-from service.schemas import SEARCH_EXAMPLES, HitBody, QueryResult, SearchRequest, SearchResponse
+from service.result_json import encode_results
+from service.schemas import SEARCH_EXAMPLES, SearchRequest, SearchResponse
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
 
 @router.post(
     "/search",
+    response_model=SearchResponse,
     responses={
         **documented(*TEXT_ERRORS, InputTooLongError),
         200: {"headers": documented_headers("x-conche-model")},
@@ -26,8 +29,7 @@ async def search(
     searcher: SearcherDep,
     limits: LimitsDep,
     settings: SettingsDep,
-    response: Response,
-) -> SearchResponse:
+) -> Response:
     """Find the FAQ entries that answer each query, best first.
 
     Queries get the model's query prompt by themselves. Fewer than `top_k` hits come back when the FAQ is
@@ -36,15 +38,14 @@ async def search(
     limits.admit(body.query, param="query")
     body.admit_top_k(settings.limits.max_top_k)
     found = await searcher.search(body.query, top_k=body.top_k, min_score=body.min_score)
-    response.headers["x-conche-model"] = searcher.model_id
-    return SearchResponse(
-        results=[
-            QueryResult(
-                hits=[
-                    HitBody(id=hit.id, question=hit.question, answer=hit.answer, score=hit.score)
-                    for hit in hits
-                ]
-            )
-            for hits in found
-        ]
+    results = await encode_results(found, _hit, around=(b'{"hits":[', b"]}"))
+    return Response(
+        b'{"results":' + results + b"}",
+        media_type="application/json",
+        headers={"x-conche-model": searcher.model_id},
     )
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    """As ``HitBody``."""
+    return {"id": hit.id, "question": hit.question, "answer": hit.answer, "score": hit.score}

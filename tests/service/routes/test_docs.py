@@ -58,6 +58,23 @@ async def test_errors_are_documented_with_their_codes_and_body(client: httpx.Asy
     assert "HTTPValidationError" not in spec["components"]["schemas"]
 
 
+async def test_each_code_is_documented_once_and_where_it_can_occur(client: httpx.AsyncClient) -> None:
+    """/ner reads texts of any length, so it never finds one too long."""
+    spec = (await client.get("/openapi.json")).json()
+    for path in ("/embed", "/search", "/ner"):
+        for status, response in spec["paths"][path]["post"]["responses"].items():
+            codes = re.findall(r"^`(\w+)`: ", response["description"], re.MULTILINE)
+            assert len(codes) == len(set(codes)), (path, status)
+            assert ("input_too_long" in codes) == (status == "422" and path != "/ner")
+
+
+async def test_descriptions_are_for_readers_of_the_page(client: httpx.AsyncClient) -> None:
+    """Docstrings are written for those who read the code: in another markup, and with its inner workings."""
+    text = (await client.get("/openapi.json")).text
+    assert "``" not in text
+    assert "chained" not in text
+
+
 async def test_one_text_or_several_is_documented(client: httpx.AsyncClient) -> None:
     """Generated clients must be able to send either."""
     spec = (await client.get("/openapi.json")).json()
