@@ -82,7 +82,8 @@ class LimitsSettings(_Group):
         default=300.0,
         gt=0,
         allow_inf_nan=False,
-        description="A request not answered by then is answered 503.",
+        description="A request not answered by then is answered 503. At least "
+        "`CONCHE_BATCHING__STALL_TIMEOUT_SECONDS`: to lower this, lower that as well.",
     )
 
     @model_validator(mode="after")
