@@ -9,19 +9,19 @@ How a batch comes about
     any bound in seconds, and grouping by length would stop exactly when it is needed most.
 
 Who gets in
-    The queue is bounded in tokens and in items. A request is admitted or refused as a whole. One larger than
-    half the queue reserves that half and feeds the rest as its own items leave, so that a request of any
-    size can succeed while others still find room beside it. When nothing waits, anything is admitted.
+    The queue is bounded in tokens and in items. A request is admitted or refused as a whole. A large one
+    reserves a share of what is free and feeds the rest as its own items leave; ``Places`` has the rule, by
+    which a request of any size can succeed while small ones still find room beside any number of large ones.
 
 What can break
-    ``run_batch`` raising fails its own batch. Whatever ends the worker task, everyone waiting fails at once,
-    ``healthy`` turns false and later calls are refused. A run that hangs is given up after
-    ``stall_timeout_s`` with the same effect; its thread cannot be killed from here, and recovery takes a new
-    process.
+    ``run_batch`` raising: the batch is run again in halves, down to the row at fault, so that this row fails
+    its own request only; within bounds, since a model may fail on everything. Whatever ends the worker task,
+    everyone waiting fails at once, ``healthy`` turns false and later calls are refused. A run that hangs is
+    given up after ``stall_timeout_s`` with the same effect; its thread cannot be killed from here, and
+    recovery takes a new process.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import time
@@ -32,6 +32,7 @@ from typing import Final, Generic, Self, TypeVar
 
 from service.errors import InferenceError, OverloadedError, UnavailableError
 from service.execution import ExecutionThread, StalledError
+from service.places import Places
 from service.waiting_room import BatchingLimits, Entry, Request, WaitingRoom
 
 __all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher"]
@@ -41,9 +42,9 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A hung run shows no progress in this many waits of stall_timeout_s / _STALL_CHECKS in a row. One long wait
-# would not do: a process that was paused (docker pause, a debugger) comes back with one wait expired.
-_STALL_CHECKS: Final = 4
+# After so many runs for one batch, no part of it is halved further: enough to find the rows at fault where
+# there are a few of them, and an end where the model fails on all.
+_MOST_RUNS_OF_A_BATCH: Final = 32
 _RETRY_AFTER_BOUNDS_S: Final = (1.0, 60.0)
 _THROUGHPUT_SMOOTHING: Final = 0.2  # weight of the newest batch
 
@@ -101,8 +102,8 @@ class DynamicBatcher(Generic[Item, Result]):
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
         self._requests: set[Request[Item, Result]] = set()  # admitted and not yet answered
-        self._reserved_items = 0
-        self._reserved_tokens = 0
+        self._items = Places(self.limits.max_queue_items)
+        self._tokens = Places(self.limits.max_queue_tokens)
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._open = False
@@ -124,12 +125,21 @@ class DynamicBatcher(Generic[Item, Result]):
     @property
     def queued_items(self) -> int:
         """Places taken in the queue, out of ``limits.max_queue_items``."""
-        return self._reserved_items
+        return self._items.taken
 
     @property
     def queued_tokens(self) -> int:
         """Tokens taken in the queue, out of ``limits.max_queue_tokens``."""
-        return self._reserved_tokens
+        return self._tokens.taken
+
+    @property
+    def retry_after_s(self) -> float:
+        """The time the backlog takes at the recent rate, within bounds that suit a Retry-After header."""
+        low, high = _RETRY_AFTER_BOUNDS_S
+        if not self._tokens_per_second:
+            return low
+        backlog = sum(request.waiting_tokens for request in self._requests)
+        return min(max(backlog / self._tokens_per_second, low), high)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -157,7 +167,8 @@ class DynamicBatcher(Generic[Item, Result]):
             return
         done, _ = await asyncio.wait({self._worker}, timeout=deadline_s)
         if not done:
-            logger.warning("%s: %d requests given up at shutdown", self.name, len(self._requests))
+            if self._requests:
+                logger.warning("%s: %d requests given up at shutdown", self.name, len(self._requests))
             self._worker.cancel()
             await asyncio.wait({self._worker})
 
@@ -176,13 +187,14 @@ class DynamicBatcher(Generic[Item, Result]):
         Raises:
             OverloadedError: the queue has no room for the request; nothing of it was started.
             UnavailableError: the batcher is not running, or stopped before the last item ran.
-            InferenceError: ``run_batch`` failed on a batch that held one of the items.
+            InferenceError: ``run_batch`` failed on one of the items.
         """
         lengths = [self._length(item) for item in items]
-        self._admit(len(items), sum(lengths))
+        shares = self._admit(len(items), sum(lengths))
         if not items:
             return []
         request: Request[Item, Result] = Request(items, lengths, asyncio.get_running_loop().create_future())
+        request.share_items, request.share_tokens = shares
         self._requests.add(request)
         self._feed(request)
         self._wake.set()
@@ -203,32 +215,22 @@ class DynamicBatcher(Generic[Item, Result]):
 
     # -- admission -------------------------------------------------------------------------------------------
 
-    def _admit(self, items: int, tokens: int) -> None:
+    def _admit(self, items: int, tokens: int) -> tuple[int, int]:
+        """The most items and tokens that a request of this size may have in the waiting room."""
         if not self.healthy:
             raise UnavailableError(self.failure or f"{self.name} is not accepting work")
-        limits = self.limits
-        # A share is never more than the limit: with an empty queue anything is admitted, whatever its
-        # size, since a refusal would be for ever.
-        needed_items = self._reserved_items + min(items, limits.share_items)
-        needed_tokens = self._reserved_tokens + min(tokens, limits.share_tokens)
-        if needed_items > limits.max_queue_items or needed_tokens > limits.max_queue_tokens:
+        share_items, share_tokens = self._items.share(items), self._tokens.share(tokens)
+        if share_items is None or share_tokens is None:
             raise OverloadedError(
-                f"the queue of {self.name} is full: {self._reserved_items} of {limits.max_queue_items} texts "
-                f"and {self._reserved_tokens} of {limits.max_queue_tokens} tokens are waiting",
-                retry_after_s=self._retry_after_s(),
+                f"the queue of {self.name} has no room: {self._items.taken} of {self._items.limit} texts "
+                f"and {self._tokens.taken} of {self._tokens.limit} tokens are waiting",
+                retry_after_s=self.retry_after_s,
             )
-
-    def _retry_after_s(self) -> float:
-        """The time the backlog takes at the recent rate, within bounds that suit a Retry-After header."""
-        low, high = _RETRY_AFTER_BOUNDS_S
-        if not self._tokens_per_second:
-            return low
-        backlog = sum(request.waiting_tokens for request in self._requests)
-        return min(max(backlog / self._tokens_per_second, low), high)
+        return share_items, share_tokens
 
     def _feed(self, request: Request[Item, Result]) -> None:
         """Move upcoming entries into the waiting room as far as the request's share allows."""
-        max_items, max_tokens = self.limits.share_items, self.limits.share_tokens
+        max_items, max_tokens = request.share_items, request.share_tokens
         while request.upcoming:
             entry = request.upcoming[0]
             fits = len(request.room) < max_items and request.room_tokens + entry.length <= max_tokens
@@ -242,10 +244,10 @@ class DynamicBatcher(Generic[Item, Result]):
 
     def _reserve(self, request: Request[Item, Result]) -> None:
         """Bring the queue's totals up to what this request has waiting."""
-        items = min(request.waiting_items, self.limits.share_items)
-        tokens = min(request.waiting_tokens, self.limits.share_tokens)
-        self._reserved_items += items - request.reserved_items
-        self._reserved_tokens += tokens - request.reserved_tokens
+        items = min(request.waiting_items, request.share_items)
+        tokens = min(request.waiting_tokens, request.share_tokens)
+        self._items.taken += items - request.reserved_items
+        self._tokens.taken += tokens - request.reserved_tokens
         request.reserved_items, request.reserved_tokens = items, tokens
 
     def _leave(self, entry: Entry[Item, Result]) -> None:
@@ -261,8 +263,8 @@ class DynamicBatcher(Generic[Item, Result]):
         """Forget what a request still has waiting, and free its places at once."""
         for entry in list(request.room.values()):
             self._leave(entry)
-        self._reserved_items -= request.reserved_items
-        self._reserved_tokens -= request.reserved_tokens
+        self._items.taken -= request.reserved_items
+        self._tokens.taken -= request.reserved_tokens
         request.forget()
 
     # -- the worker ------------------------------------------------------------------------------------------
@@ -284,14 +286,13 @@ class DynamicBatcher(Generic[Item, Result]):
             if not isinstance(error, Exception):
                 raise
         finally:  # whatever ends this task, nobody is left waiting
-            unanswered = [request for request in self._requests if not request.future.done()]
-            if self._open or unanswered:
+            if self._open or any(not request.future.done() for request in self._requests):
                 self._failure = reason
             self._open = False
             # The waiting room is thrown away, not emptied: it may be what broke.
             self._room = WaitingRoom()
-            self._reserved_items = self._reserved_tokens = 0
-            for request in unanswered:
+            self._items.taken = self._tokens.taken = 0
+            for request in self._requests:  # one cancelled just now as well: it has yet to leave the room
                 request.forget()
                 request.fail(UnavailableError(reason))
 
@@ -305,7 +306,11 @@ class DynamicBatcher(Generic[Item, Result]):
                 await self._wake.wait()
                 continue
             left = self._room.oldest.request.admitted_at + self.limits.max_wait_s - time.monotonic()
-            if left <= 0 or not self._open or self._room.tokens >= self.limits.max_batch_tokens:
+            full = (
+                self._room.tokens >= self.limits.max_batch_tokens
+                or len(self._room) >= self.limits.max_batch_size
+            )
+            if left <= 0 or full or not self._open:
                 return True
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
@@ -321,10 +326,37 @@ class DynamicBatcher(Generic[Item, Result]):
         return batch
 
     async def _run(self, batch: list[Entry[Item, Result]]) -> None:
-        """Run one batch in the execution thread and answer its callers, and nobody else."""
+        """Run one batch in the execution thread and answer its callers, and nobody else.
+
+        Raises:
+            StalledError: the run, or the one before it, hangs.
+        """
+        parts, runs_left = [batch], _MOST_RUNS_OF_A_BATCH
+        while parts:
+            # Who has been answered by an earlier part, or has gone, needs no run.
+            part = [entry for entry in parts.pop() if not entry.request.future.done()]
+            if not part:
+                continue
+            error = await self._run_once(part)
+            runs_left -= 1
+            if error is None:
+                continue
+            logger.error("%s failed on a batch of %d", self.name, len(part), exc_info=error)
+            if len(part) > 1 and runs_left > 0:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            else:
+                self._fail(part, error)
+
+    async def _run_once(self, batch: list[Entry[Item, Result]]) -> Exception | None:
+        """Run a batch, or a part of one; hand out its results, or return what went wrong."""
         items = [entry.item for entry in batch]
         dispatched_at = time.monotonic()
-        run = await self._wait_for(self._execution.submit(lambda: _call(self._run_batch, items)))
+        run = await self._execution.run(
+            lambda: _call(self._run_batch, items),
+            name=f"a run of {self.name}",
+            stall_timeout_s=self.limits.stall_timeout_s,
+        )
         error = run.error
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and its like are meant for the process, not for one caller
@@ -333,38 +365,15 @@ class DynamicBatcher(Generic[Item, Result]):
         if error is None:
             for entry, result in zip(batch, run.results, strict=True):
                 entry.request.finish(entry.position, result)
-        else:
-            logger.error("%s failed on a batch of %d", self.name, len(batch), exc_info=error)
-            for request in {entry.request for entry in batch}:
-                failure = InferenceError(f"{self.name} failed on a batch; the log has the cause")
-                failure.__cause__ = error
-                request.fail(failure)
-                self._abandon(request)
         self._note(batch, run, dispatched_at, failed=error is not None)
+        return error
 
-    async def _wait_for(self, job: "concurrent.futures.Future[_Run[Result]]") -> "_Run[Result]":
-        """Wait for a job of the execution thread as long as that thread makes progress.
-
-        Raises:
-            StalledError: the job, or the one before it, hangs.
-        """
-        future = asyncio.wrap_future(job)
-        checks_without_progress = 0
-        progress = self._execution.progress
-        try:
-            while checks_without_progress < _STALL_CHECKS:
-                done, _ = await asyncio.wait({future}, timeout=self.limits.stall_timeout_s / _STALL_CHECKS)
-                if done:
-                    return future.result()
-                if self._execution.progress == progress:
-                    checks_without_progress += 1
-                else:  # it waited for its turn behind another model
-                    progress, checks_without_progress = self._execution.progress, 0
-        finally:
-            future.cancel()  # a job given up before it began will not begin
-        reason = f"a run of {self.name} made no progress for {self.limits.stall_timeout_s:g} s"
-        self._execution.give_up(reason)
-        raise StalledError(reason)
+    def _fail(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
+        for request in {entry.request for entry in batch}:
+            failure = InferenceError(f"{self.name} failed on a batch; the log has the cause")
+            failure.__cause__ = error
+            request.fail(failure)
+            self._abandon(request)
 
     def _note(
         self, batch: list[Entry[Item, Result]], run: "_Run[Result]", dispatched_at: float, *, failed: bool

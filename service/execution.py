@@ -1,24 +1,29 @@
-"""ExecutionThread: the one thread that runs models. Standard library only."""
+"""ExecutionThread: a thread that works through jobs, watched for hangs. Standard library only."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
 
+# A hung job shows no progress in this many waits of stall_timeout_s / _STALL_CHECKS in a row. One long wait
+# would not do: a process that was paused (docker pause, a debugger) comes back with one wait expired.
+_STALL_CHECKS: Final = 4
+
 
 class StalledError(Exception):
-    """A run hangs, and with it everything that was to run after it."""
+    """A job hangs, and with it everything that was to run after it."""
 
 
 class ExecutionThread:
-    """One thread, shared by all batchers of a process.
+    """One thread that runs jobs in the order they come, and can be given up should one of them hang.
 
-    Two models running at once would each use every core the service may have, and both would be slower for
-    it; one thread makes the processor budget explicit. Each batcher has one job here at most; so they share.
+    All batchers of a process share one: two models running at once would each use every core the service may
+    have, and both would be slower for it. Each batcher has one job here at most; so they share.
 
     A daemon thread rather than a ``ThreadPoolExecutor``: the latter joins its threads when the interpreter
     exits, so that a hung run would keep the process from ever ending.
@@ -55,15 +60,44 @@ class ExecutionThread:
         self._jobs.put((future, job))
         return future
 
+    async def run(self, job: Callable[[], Result], *, name: str, stall_timeout_s: float) -> Result:
+        """Run ``job`` behind those submitted before it, and wait as long as the thread makes progress.
+
+        Args:
+            job: what to run; if its caller is cancelled before it began, it will not begin.
+            name: of the job, for the message.
+            stall_timeout_s: without progress for this long, the thread is given up.
+
+        Raises:
+            StalledError: the job, or the one before it, hangs.
+        """
+        future = asyncio.wrap_future(self.submit(job))
+        checks_without_progress = 0
+        progress = self.progress
+        try:
+            while checks_without_progress < _STALL_CHECKS:
+                done, _ = await asyncio.wait({future}, timeout=stall_timeout_s / _STALL_CHECKS)
+                if done:
+                    return future.result()
+                if self.progress == progress:
+                    checks_without_progress += 1
+                else:  # it waited for its turn behind others
+                    progress, checks_without_progress = self.progress, 0
+        finally:
+            future.cancel()
+        reason = f"{name} made no progress for {stall_timeout_s:g} s"
+        self.give_up(reason)
+        raise StalledError(reason)
+
     def give_up(self, reason: str) -> None:
-        """Mark the thread as lost to a run that hangs; jobs behind it fail with ``StalledError`` at once."""
-        self._failure = reason
+        """Mark the thread as lost to a job that hangs; those behind it fail with ``StalledError`` at once."""
+        self._failure = self._failure or reason
         with contextlib.suppress(queue.Empty):
             while True:
                 entry = self._jobs.get_nowait()
                 if entry is not None and entry[0].set_running_or_notify_cancel():
                     entry[0].set_exception(StalledError(reason))
-        self._jobs.put(None)  # should the run end after all, so does the thread
+        self._jobs.put(None)  # should the job end after all, so does the thread
 
     def close(self) -> None:
         """End the thread behind the jobs it has; does not wait, since a job may hang."""

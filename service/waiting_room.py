@@ -66,19 +66,13 @@ class BatchingLimits:
         """``max_overtake_tokens``, or its default."""
         return 8 * self.max_batch_tokens if self.max_overtake_tokens is None else self.max_overtake_tokens
 
-    @property
-    def share_items(self) -> int:
-        """The most places that one request takes in the queue."""
-        return max(1, self.max_queue_items // 2)
-
-    @property
-    def share_tokens(self) -> int:
-        """The most tokens that one request takes in the queue."""
-        return max(1, self.max_queue_tokens // 2)
-
 
 class Request(Generic[Item, Result]):
-    """Items admitted together, and the one future their caller waits for."""
+    """Items admitted together, and the one future their caller waits for.
+
+    ``share_items`` and ``share_tokens`` are the most it may have in the waiting room at a time; all of it,
+    unless said otherwise.
+    """
 
     __slots__ = (
         "admitted_at",
@@ -88,6 +82,8 @@ class Request(Generic[Item, Result]):
         "results",
         "room",
         "room_tokens",
+        "share_items",
+        "share_tokens",
         "unfinished",
         "upcoming",
         "waiting_items",
@@ -109,6 +105,8 @@ class Request(Generic[Item, Result]):
         self.room_tokens = 0
         self.waiting_items = len(items)  # in the room or upcoming
         self.waiting_tokens = sum(lengths)
+        self.share_items = self.waiting_items
+        self.share_tokens = self.waiting_tokens
         self.reserved_items = 0
         self.reserved_tokens = 0
 

@@ -99,6 +99,15 @@ async def test_with_a_wait_set_a_lone_item_is_held_back_until_the_batch_is_full(
     assert [len(batch) for batch in model.batches] == [2]
 
 
+async def test_a_batch_that_is_full_by_rows_is_not_held_back(execution: ExecutionThread) -> None:
+    """Nobody could join it, whatever the tokens; waiting on would be pure delay."""
+    model = FakeModel()
+    limits = BatchingLimits(max_batch_size=2, max_wait_s=HANG_LIMIT_S * 10)
+    async with _batcher(model, execution, limits) as batcher:
+        pair = batcher.submit_many(_jobs([4, 4]))
+        assert await asyncio.wait_for(pair, HANG_LIMIT_S) == [0, 1]
+
+
 async def test_a_held_back_item_runs_when_it_is_due(execution: ExecutionThread) -> None:
     """The wait ends by itself, without company."""
     model = FakeModel()
@@ -252,18 +261,18 @@ async def test_a_request_is_refused_as_a_whole_and_nothing_of_it_runs(execution:
 async def test_the_queue_is_bounded_in_tokens_too(execution: ExecutionThread) -> None:
     """A few long texts are as much work as many short ones."""
     model = FakeModel(gate_open=False)
-    limits = BatchingLimits(max_batch_tokens=100, max_queue_tokens=100)
+    limits = BatchingLimits(max_batch_tokens=100, max_queue_tokens=400)
     async with _batcher(model, execution, limits) as batcher:
         running = asyncio.create_task(batcher.submit(Job(0, 1)))
         await model.started()
-        waiting = [asyncio.create_task(batcher.submit(Job(n, 45))) for n in (1, 2)]
+        waiting = [asyncio.create_task(batcher.submit(Job(n, 45))) for n in range(1, 9)]
         await settle()
-        assert (batcher.queued_items, batcher.queued_tokens) == (2, 90)
-        with pytest.raises(OverloadedError, match="90 of 100 tokens"):
-            await batcher.submit(Job(3, 20))
+        assert (batcher.queued_items, batcher.queued_tokens) == (8, 360)
+        with pytest.raises(OverloadedError, match="360 of 400 tokens"):
+            await batcher.submit(Job(9, 41))
         with pytest.raises(OverloadedError):
-            batcher.ensure_room(1, 20)
-        batcher.ensure_room(1, 10)
+            batcher.ensure_room(1, 41)
+        batcher.ensure_room(1, 40)
         model.gate.set()
         await asyncio.gather(running, *waiting)
 
@@ -278,7 +287,7 @@ async def test_a_request_larger_than_the_queue_is_fed_as_room_appears(execution:
     assert max(len(batch) for batch in model.batches) == 8
 
 
-@pytest.mark.parametrize("limits", [BatchingLimits(max_queue_items=4), BatchingLimits(max_queue_tokens=8)])
+@pytest.mark.parametrize("limits", [BatchingLimits(max_queue_items=8), BatchingLimits(max_queue_tokens=16)])
 async def test_a_bulk_request_needs_no_empty_queue(
     execution: ExecutionThread, limits: BatchingLimits
 ) -> None:
@@ -292,11 +301,35 @@ async def test_a_bulk_request_needs_no_empty_queue(
         bulk = asyncio.create_task(batcher.submit_many(_jobs([2] * 100, first=3)))
         await settle()
         assert not bulk.done()
-        with pytest.raises(OverloadedError):
-            await batcher.submit_many(_jobs([2] * 100, first=200))
         model.gate.set()
         assert await bulk == list(range(3, 103))
         await asyncio.gather(running, *waiting)
+
+
+async def test_any_number_of_bulk_requests_leaves_room_for_small_ones(execution: ExecutionThread) -> None:
+    """Two callers with a long list each must not answer 429 to everyone else for minutes."""
+    model = FakeModel(gate_open=False)
+    limits = BatchingLimits(max_batch_size=4, max_queue_items=64, max_queue_tokens=640)
+    async with _batcher(model, execution, limits) as batcher:
+        running = asyncio.create_task(batcher.submit(Job(0, 1)))
+        await model.started()
+        bulk = [
+            asyncio.create_task(batcher.submit_many(_jobs([4] * 500, first=1000 * n))) for n in range(1, 11)
+        ]
+        await settle()
+        admitted = [n for n, task in enumerate(bulk) if not task.done()]
+        assert admitted == [0, 1, 2]  # half, a quarter and an eighth of the queue
+        small = [asyncio.create_task(batcher.submit(Job(n, 4))) for n in range(1, 9)]
+        await settle()
+        assert not any(task.done() for task in small)
+        with pytest.raises(OverloadedError):  # now it is full indeed
+            await batcher.submit(Job(9, 4))
+        model.gate.set()
+        assert await asyncio.gather(running, *small) == list(range(9))
+        for n in admitted:
+            assert await bulk[n] == list(range(1000 * (n + 1), 1000 * (n + 1) + 500))
+        refused = await asyncio.gather(*bulk[3:], return_exceptions=True)
+        assert all(isinstance(answer, OverloadedError) for answer in refused)
 
 
 async def test_others_find_room_and_their_turn_beside_a_bulk_request(execution: ExecutionThread) -> None:
@@ -436,6 +469,61 @@ async def test_a_failed_batch_takes_the_rest_of_its_request_out_of_the_queue(
     assert len(model.batches) == 1
 
 
+class _Poisoned(FakeModel):
+    """Fails on every batch that holds one of the jobs named in ``poison``; on all if it is None."""
+
+    def __init__(self, poison: set[int] | None) -> None:
+        super().__init__()
+        self.poison = poison
+
+    def run(self, jobs: Sequence[Job]) -> list[int]:
+        names = super().run(jobs)
+        if self.poison is None or self.poison.intersection(names):
+            raise ValueError("bad row")
+        return names
+
+
+async def _one_batch(
+    model: FakeModel, batcher: DynamicBatcher[Job, int], sizes: Sequence[int]
+) -> list[list[int] | BaseException]:
+    """Requests of so many items, numbered from 1 throughout, that queue during a run and share a batch."""
+    model.gate.clear()
+    first = asyncio.create_task(batcher.submit(Job(0, 1)))
+    await model.started()
+    calls, name = [], 1
+    for size in sizes:
+        calls.append(asyncio.create_task(batcher.submit_many(_jobs([1] * size, first=name))))
+        name += size
+    await settle()
+    model.gate.set()
+    await asyncio.gather(first, return_exceptions=True)
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_row_that_the_model_fails_on_fails_its_own_request_only(execution: ExecutionThread) -> None:
+    """Batch-mates are chosen by length alone; another's bad text is no reason for a 500."""
+    model = _Poisoned({7, 100})
+    async with _batcher(model, execution) as batcher:
+        answers = await _one_batch(model, batcher, [1] * 90 + [20])
+        assert batcher.healthy
+        assert (batcher.queued_items, batcher.queued_tokens) == (0, 0)
+    for position, answer in enumerate(answers[:90]):
+        assert isinstance(answer, InferenceError) if position == 6 else answer == [position + 1]
+    assert isinstance(answers[90], InferenceError)
+    assert len(model.batches[1]) == 110
+    assert len(model.batches) <= 2 + 4 * 7  # two halves at each level, for either of the two
+
+
+async def test_a_model_that_fails_on_everything_is_not_asked_row_by_row(execution: ExecutionThread) -> None:
+    """The second chance is bounded, or a broken model would keep everyone waiting for their error."""
+    model = _Poisoned(None)
+    async with _batcher(model, execution) as batcher:
+        answers = await _one_batch(model, batcher, [1] * 200)
+        assert all(isinstance(answer, InferenceError) for answer in answers)
+        assert batcher.healthy
+    assert len(model.batches) <= 1 + 32 + 8
+
+
 @pytest.mark.parametrize("where", ["choose", "remove"])
 async def test_whatever_ends_the_worker_everyone_fails_at_once(
     execution: ExecutionThread, monkeypatch: pytest.MonkeyPatch, where: str
@@ -479,6 +567,31 @@ async def test_a_killed_worker_task_leaves_nobody_waiting(execution: ExecutionTh
         answers = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(answer, UnavailableError) for answer in answers)
     assert not batcher.healthy
+    model.gate.set()
+
+
+async def test_a_caller_cancelled_as_the_worker_dies_is_cancelled_and_nothing_else(
+    execution: ExecutionThread,
+) -> None:
+    """In one turn of the loop its future is done, but it has yet to take its texts out of the queue."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, execution)
+    batcher.start()
+    calls = [asyncio.create_task(batcher.submit(Job(0, 1)))]
+    await model.started()
+    calls += [asyncio.create_task(batcher.submit(Job(n, 1))) for n in (1, 2)]
+    await settle()
+    assert batcher._worker is not None
+    batcher._worker.cancel()
+    calls[2].cancel()
+    async with asyncio.timeout(HANG_LIMIT_S):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [
+        UnavailableError,
+        UnavailableError,
+        asyncio.CancelledError,
+    ]
+    assert (batcher.queued_items, batcher.queued_tokens) == (0, 0)
     model.gate.set()
 
 

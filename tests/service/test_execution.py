@@ -1,11 +1,13 @@
 """service.execution: one thread for all models of a process."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from service.execution import ExecutionThread, StalledError
-from tests.fakes import HANG_LIMIT_S
+from tests.fakes import HANG_LIMIT_S, settle
 
 
 def test_jobs_run_one_at_a_time_in_order_on_one_thread() -> None:
@@ -87,3 +89,41 @@ def test_a_hung_job_does_not_keep_the_process_alive() -> None:
     execution.close()
     thread.join(HANG_LIMIT_S)
     assert not thread.is_alive()
+
+
+async def test_whoever_waits_for_a_job_that_hangs_is_told() -> None:
+    """The job's own caller and the one behind it, and the thread is lost from then on."""
+    execution = ExecutionThread()
+    gate = threading.Event()
+
+    async def call(job: Callable[[], object], stall_timeout_s: float) -> object:
+        return await execution.run(job, name="the job", stall_timeout_s=stall_timeout_s)
+
+    waiting = [
+        asyncio.create_task(call(lambda: gate.wait(HANG_LIMIT_S), 0.02)),
+        asyncio.create_task(call(lambda: 1, HANG_LIMIT_S * 10)),
+    ]
+    async with asyncio.timeout(HANG_LIMIT_S):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StalledError, StalledError]
+    assert execution.failure == "the job made no progress for 0.02 s"
+    gate.set()
+
+
+async def test_a_job_whose_caller_went_before_it_began_is_not_run() -> None:
+    """Nobody would read its result."""
+    execution = ExecutionThread()
+    gate, ran = threading.Event(), []
+    first = asyncio.create_task(
+        execution.run(lambda: gate.wait(HANG_LIMIT_S), name="first", stall_timeout_s=HANG_LIMIT_S)
+    )
+    second = asyncio.create_task(
+        execution.run(lambda: ran.append(2), name="second", stall_timeout_s=HANG_LIMIT_S)
+    )
+    await settle()
+    second.cancel()
+    await settle()
+    gate.set()
+    assert await first
+    assert (await execution.run(lambda: 3, name="third", stall_timeout_s=HANG_LIMIT_S), ran) == (3, [])
+    execution.close()
