@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime.text_borders import is_grapheme_border, is_unspaced
+from model.runtime.text_borders import classify, grapheme_borders, is_unspaced, last_true, next_true
 
 OUTSIDE = "O"
 # An enumeration comma stands between entities, never in one.
@@ -24,6 +24,9 @@ _LIST_SEPARATORS = frozenset("、")
 # Not part of an entity at its border. The Latin full stop is missing on purpose ("U.S.", "Inc."), as are
 # brackets and quotation marks, which may belong to a name.
 _TRIMMED = frozenset(",;:，；：、。")
+# A normaliser may drop them, so they part nothing.
+_INVISIBLE_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf"})
+_OTHER, _INVISIBLE, _SPACED_LETTER = range(3)
 _LOWEST_PROBABILITY = 1e-30  # keeps logarithms finite
 
 
@@ -142,9 +145,10 @@ def find_entities(
     path = decode(of_words, scheme, restarts=restarts)
     chosen = of_words[np.arange(len(words)), path]
     entities = []
+    trimmer = _Trimmer(text)
     free_from = 0  # an entity widened to a whole visible character must not reach into the next
     for first, last in _runs(path, scheme, restarts):
-        start, end = _tidy(text, max(words[first].start, free_from), words[last].end)
+        start, end = trimmer.tidy(max(words[first].start, free_from), words[last].end)
         score = float(np.clip(chosen[first : last + 1].mean(), 0.0, 1.0))
         label = scheme.types[path[first]]
         if start < end and label is not None:
@@ -162,13 +166,14 @@ def words_of(text: str, offsets: NDArray[np.int64], word_ids: Sequence[int | Non
         word_ids: [S].
     """
     words: list[Word] = []
+    seams = _Seams(text)
     last_id: int | None = None
     for index, (start, end) in enumerate(offsets.tolist()):
         if start >= end:
             continue
         if words and (
             start < words[-1].end  # a bare word-start mark shares its character with the next token
-            or (word_ids[index] == last_id and _joined(text, words[-1].end, start))
+            or (word_ids[index] == last_id and seams.join(words[-1].end, start))
         ):
             words[-1] = Word(words[-1].start, max(end, words[-1].end), words[-1].first_token)
         else:
@@ -230,30 +235,35 @@ def _parse_label(label: str) -> tuple[str, str | None]:
     return "I", label
 
 
-def _joined(text: str, end: int, start: int) -> bool:
-    """Whether a token that ends at ``end`` and one of the same pre-tokeniser word at ``start`` are one word.
+class _Seams:
+    """Where tokens of one pre-tokeniser word are one word; a pass over the text, then constant time each."""
 
-    Not if punctuation stands between or at the border ("Paris," is one word to tokenizers that split at
-    spaces only), nor in scripts without spaces. Marks and invisible characters, which normalisers drop, do
-    not part.
-    """
-    if not all(_is_invisible(character) for character in text[end:start]):
-        return False
-    before = end - 1
-    while before > 0 and _is_invisible(text[before]):
-        before -= 1
-    after = start
-    while after < len(text) - 1 and _is_invisible(text[after]):
-        after += 1
-    return _is_spaced_letter(text[before]) and _is_spaced_letter(text[after])
+    def __init__(self, text: str) -> None:
+        kinds = classify(text, _seam_kind)
+        visible = kinds != _INVISIBLE
+        self._last_visible = last_true(visible)
+        self._next_visible = next_true(visible)
+        # One more at the end, never set: the "none" of either, -1 or n, finds it.
+        self._spaced_letter = np.append(kinds == _SPACED_LETTER, False)
+
+    def join(self, end: int, start: int) -> bool:
+        """Whether a token that ends at ``end`` and one that starts at ``start`` are parts of one word.
+
+        Not if punctuation stands between or at the border ("Paris," is one word to tokenizers that split at
+        spaces only), nor in scripts without spaces. Marks and invisible characters, which normalisers drop,
+        do not part.
+        """
+        return bool(
+            (end == start or self._next_visible[end] >= start)
+            and self._spaced_letter[self._last_visible[end - 1]]
+            and self._spaced_letter[self._next_visible[start]]
+        )
 
 
-def _is_invisible(character: str) -> bool:
-    return unicodedata.category(character) in {"Mn", "Mc", "Me", "Cf"}
-
-
-def _is_spaced_letter(character: str) -> bool:
-    return character.isalnum() and not is_unspaced(character)
+def _seam_kind(character: str) -> int:
+    if unicodedata.category(character) in _INVISIBLE_CATEGORIES:
+        return _INVISIBLE
+    return _SPACED_LETTER if character.isalnum() and not is_unspaced(character) else _OTHER
 
 
 def _paragraph_starts(text: str, words: Sequence[Word]) -> NDArray[np.bool_]:
@@ -279,23 +289,24 @@ def _runs(path: Sequence[int], scheme: LabelScheme, restarts: NDArray[np.bool_])
     return runs
 
 
-def _tidy(text: str, start: int, end: int) -> tuple[int, int]:
-    """Trim whole characters that belong to no name; widen to whole ones. Equal ends = nothing is left."""
-    while start < end and _is_trimmed(text[_grapheme_start(text, start)]):
-        start += 1
-    while start < end and _is_trimmed(text[_grapheme_start(text, end - 1)]):
-        end -= 1
-    if start == end:
-        return start, end
-    while not is_grapheme_border(text, end):
-        end += 1
-    return _grapheme_start(text, start), end
+class _Trimmer:
+    """Gives spans their final borders; a pass over the text, then constant time each."""
 
+    def __init__(self, text: str) -> None:
+        borders = grapheme_borders(text)
+        self._last_border = last_true(borders)
+        self._next_border = next_true(borders)
+        # A visible character goes or stays whole, as its first code point has it.
+        kept = classify(text, _is_trimmed)[self._last_border[:-1]] == 0
+        self._last_kept = last_true(kept)
+        self._next_kept = next_true(kept)
 
-def _grapheme_start(text: str, index: int) -> int:
-    while not is_grapheme_border(text, index):
-        index -= 1
-    return index
+    def tidy(self, start: int, end: int) -> tuple[int, int]:
+        """Trim whole characters that belong to no name; widen to whole ones. Equal ends = nothing is left."""
+        if start >= end or self._next_kept[start] >= end:
+            return end, end
+        first, last = self._next_kept[start], self._last_kept[end - 1]
+        return int(self._last_border[first]), int(self._next_border[last + 1])
 
 
 def _is_trimmed(character: str) -> bool:

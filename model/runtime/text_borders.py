@@ -1,12 +1,18 @@
 """Where a text may be cut: between whole characters as readers see them, and after sentences.
 
-Works on code points and the interpreter's own Unicode data; no tokens, no model.
+Works on code points and the interpreter's own Unicode data; no tokens, no model. Everything takes time linear
+in the text, whatever it holds: runs of marks, joiners or flags may be as long as the text. Hence whole texts
+as arrays, rather than one place at a time with a walk to the next visible character.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
 
 _ZERO_WIDTH_JOINER = "\u200d"
 _ZERO_WIDTH_NON_JOINER = "\u200c"
@@ -33,6 +39,13 @@ _UNSPACED = (
 )
 
 
+# What the grapheme rules ask about a character, a bit each.
+_CONTROL, _EXTENDS, _MODIFIER, _JOINER, _PICTOGRAPH, _REGIONAL, _CARRIAGE_RETURN, _LINE_FEED = (
+    1 << place for place in range(8)
+)
+_HANGUL = {kind: 1 << place for place, kind in enumerate(("L", "V", "T", "LV", "LVT"), start=8)}
+
+
 def sentence_ends(text: str) -> list[int]:
     """Code-point positions just behind the last mark of each sentence, and behind each line; ascending."""
     return [match.end() for match in _SENTENCE_END.finditer(text)]
@@ -44,27 +57,84 @@ def is_unspaced(character: str) -> bool:
     return any(first <= code_point <= last for first, last in _UNSPACED)
 
 
-def is_grapheme_border(text: str, index: int) -> bool:
-    """Whether ``text`` may be cut before code point ``index`` without splitting a visible character.
+def classify(text: str, kind: Callable[[str], int]) -> NDArray[np.uint16]:
+    """``kind`` of each code point, asked once for each distinct one.
+
+    Args:
+        text: n code points.
+        kind: from 0 to 65,535.
+
+    Returns:
+        [n].
+    """
+    if not text:
+        return np.zeros(0, dtype=np.uint16)
+    code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    kinds = np.zeros(int(code_points.max()) + 1, dtype=np.uint16)
+    for character in set(text):
+        kinds[ord(character)] = kind(character)
+    of_text: NDArray[np.uint16] = kinds[code_points]
+    return of_text
+
+
+def last_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[n] for each index the greatest one up to it whose flag is set; -1 if none."""
+    return np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
+
+
+def next_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[n] for each index the least one from it on whose flag is set; n if none."""
+    count = len(flags)
+    return np.minimum.accumulate(np.where(flags, np.arange(count), count)[::-1])[::-1]
+
+
+def grapheme_borders(text: str) -> NDArray[np.bool_]:
+    """Whether ``text`` may be cut before each code point without splitting a visible character.
 
     Both ends of the text are borders. Covers combining marks, emoji sequences, flags, Hangul letters and
     CR LF; Indic conjuncts may be cut between their consonants.
 
+    Returns:
+        [n + 1], the last for the end of the text.
+
     Source: Unicode Standard Annex 29, section 3.1 (rules GB3 to GB13, without GB9b and GB9c).
     """
-    if index <= 0 or index >= len(text):
-        return True
-    before, after = text[index - 1], text[index]
-    if before == "\r" and after == "\n":
-        return False
-    if _is_control(before) or _is_control(after):
-        return True
-    return not (
-        _extends(after)
-        or _hangul_joins(before, after)
-        or _emoji_joins(text, index)
-        or _halves_a_flag(text, index)
+    borders = np.ones(len(text) + 1, dtype=np.bool_)
+    if len(text) < 2:
+        return borders
+    kinds = classify(text, _grapheme_kind)
+    before, after = kinds[:-1], kinds[1:]  # on both sides of each inner place
+    joined = (
+        _has(after, _EXTENDS) | _hangul_joins(before, after) | _emoji_joins(kinds) | _flags_are_halved(kinds)
     )
+    control = _has(before | after, _CONTROL)
+    line_end = _has(before, _CARRIAGE_RETURN) & _has(after, _LINE_FEED)
+    borders[1:-1] = ~line_end & (control | ~joined)
+    return borders
+
+
+def _grapheme_kind(character: str) -> int:
+    """Bits for what the rules ask about it."""
+    kind = _HANGUL.get(_hangul_kind(character), 0)
+    for bit, holds in (
+        (_CONTROL, _is_control(character)),
+        (_EXTENDS, _extends(character)),
+        (_MODIFIER, _is_modifier(character)),
+        (_JOINER, character == _ZERO_WIDTH_JOINER),
+        (_PICTOGRAPH, _is_pictograph(character)),
+        (_REGIONAL, _is_regional(character)),
+        (_CARRIAGE_RETURN, character == "\r"),
+        (_LINE_FEED, character == "\n"),
+    ):
+        if holds:
+            kind |= bit
+    return kind
+
+
+def _has(kinds: NDArray[np.uint16], bits: int) -> NDArray[np.bool_]:
+    """Whether each has one of ``bits``."""
+    has: NDArray[np.bool_] = (kinds & bits) != 0
+    return has
 
 
 def _is_control(character: str) -> bool:
@@ -89,12 +159,12 @@ def _is_modifier(character: str) -> bool:
     return unicodedata.category(character) in {"Mn", "Me"}
 
 
-def _hangul_joins(before: str, after: str) -> bool:
-    first, second = _hangul_kind(before), _hangul_kind(after)
+def _hangul_joins(before: NDArray[np.uint16], after: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    lead, vowel, tail, open_syllable, closed_syllable = _HANGUL.values()
     return (
-        (first == "L" and second in {"L", "V", "LV", "LVT"})
-        or (first in {"LV", "V"} and second in {"V", "T"})
-        or (first in {"LVT", "T"} and second == "T")
+        (_has(before, lead) & _has(after, lead | vowel | open_syllable | closed_syllable))
+        | (_has(before, open_syllable | vowel) & _has(after, vowel | tail))
+        | (_has(before, closed_syllable | tail) & _has(after, tail))
     )
 
 
@@ -112,14 +182,22 @@ def _hangul_kind(character: str) -> str:
     return ""
 
 
-def _emoji_joins(text: str, index: int) -> bool:
-    """A joiner between two pictographs, the first with or without modifiers."""
-    if text[index - 1] != _ZERO_WIDTH_JOINER or not _is_pictograph(text[index]):
-        return False
-    first = index - 2
-    while first >= 0 and _is_modifier(text[first]) and text[first] != _ZERO_WIDTH_JOINER:
-        first -= 1
-    return first >= 0 and _is_pictograph(text[first])
+def _emoji_joins(kinds: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    """[n - 1] for each inner place: a joiner between two pictographs, the first with or without modifiers."""
+    pictograph, joiner = _has(kinds, _PICTOGRAPH), _has(kinds, _JOINER)
+    bases = last_true(joiner | ~_has(kinds, _MODIFIER))  # a second joiner is no modifier of the first one's
+    behind_pictograph = pictograph[bases] & (bases >= 0)
+    joins = np.zeros(len(kinds) - 1, dtype=np.bool_)
+    joins[1:] = behind_pictograph[:-2] & joiner[1:-1] & pictograph[2:]
+    return joins
+
+
+def _flags_are_halved(kinds: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    """[n - 1] for each inner place: inside a pair, counted from the start of a run of regional letters."""
+    regional = _has(kinds, _REGIONAL)
+    run_lengths = np.arange(len(kinds)) - last_true(~regional)  # 0 outside runs
+    odd: NDArray[np.bool_] = run_lengths % 2 == 1
+    return regional[1:] & odd[:-1]
 
 
 def _is_pictograph(character: str) -> bool:
@@ -129,12 +207,3 @@ def _is_pictograph(character: str) -> bool:
 
 def _is_regional(character: str) -> bool:
     return 0x1F1E6 <= ord(character) <= 0x1F1FF
-
-
-def _halves_a_flag(text: str, index: int) -> bool:
-    if not (_is_regional(text[index - 1]) and _is_regional(text[index])):
-        return False
-    first = index - 1
-    while first > 0 and _is_regional(text[first - 1]):
-        first -= 1
-    return (index - first) % 2 == 1

@@ -15,9 +15,10 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 
 from model.runtime.tagging import Entity, LabelScheme, decode, find_entities, softmax, words_of
-from model.runtime.text_borders import is_grapheme_border
+from model.runtime.text_borders import grapheme_borders
 from model.runtime.tokenization import TokenizedText, Tokenizer
 from tests.bundles import LABELS, NER_LABELS, tiny_tokenizer
+from tests.model.runtime.work import RUNS, calls_of
 
 SCHEME = LabelScheme.from_labels(LABELS)
 TINY = Tokenizer(tiny_tokenizer())
@@ -341,6 +342,7 @@ def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObjec
     (tokenized,) = TINY.tokenize([text])
     names = data.draw(st.lists(st.sampled_from(LABELS), min_size=len(tokenized), max_size=len(tokenized)))
     found = find_entities(text, tokenized.offsets, tokenized.word_ids, certain(names, 0.7), SCHEME)
+    borders = grapheme_borders(text)
     free_from = 0
     for entity in found:
         assert free_from <= entity.start < entity.end <= len(text)
@@ -348,8 +350,8 @@ def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObjec
         part = text[entity.start : entity.end]
         assert part == part.strip(" \t\n、,，。")
         assert "、" not in part
-        assert is_grapheme_border(text, entity.start)
-        assert is_grapheme_border(text, entity.end)
+        assert borders[entity.start]
+        assert borders[entity.end]
         assert 0.0 <= entity.score <= 1.0
 
 
@@ -386,3 +388,24 @@ def test_probabilities_of_another_shape_are_refused() -> None:
     """Labels and logits would be matched wrongly."""
     with pytest.raises(ValueError, match="probabilities"):
         find_entities("a", np.array([[0, 1]]), [0], np.ones((1, 3)), SCHEME)
+
+
+# Growth
+
+
+@pytest.mark.parametrize("label", ["O", "B-PER", "I-PER"])
+@pytest.mark.parametrize("start", ["", "a"])
+@pytest.mark.parametrize("unit", RUNS.values(), ids=RUNS.keys())
+def test_a_longer_text_takes_no_more_work_per_character(unit: str, start: str, label: str) -> None:
+    """A walk from each token to the next visible character took 45 s for 16,000 variation selectors."""
+
+    def work(length: int) -> int:
+        text = (start + unit * length)[:length]
+        tokenized = pieces(text, *((index, index + 1, 0) for index in range(length)))
+        probabilities = certain(["B-PER", *[label] * (length - 1)])
+        return calls_of(
+            lambda: find_entities(text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME)
+        )
+
+    work(200)  # whatever is done once, is done
+    assert work(1600) <= 9 * work(200)

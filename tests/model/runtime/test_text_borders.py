@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from model.runtime.text_borders import is_grapheme_border, is_unspaced, sentence_ends
+from model.runtime.text_borders import (
+    classify,
+    grapheme_borders,
+    is_unspaced,
+    last_true,
+    next_true,
+    sentence_ends,
+)
+from tests.model.runtime.work import RUNS, calls_of
 
 ALPHABET = "aé\u0301\u0308北가각\u1100\u1161\u11a8👩👧🙂👍🏽\u200d\u200c\ufe0f🇨🇳🇫\r\n\t\u200b\u00ad\ufeff ❤์ำ"
 
@@ -23,8 +33,41 @@ ALPHABET = "aé\u0301\u0308北가각\u1100\u1161\u11a8👩👧🙂👍🏽\u200d
 @example("👩\u200d👩\u200d👧🇨🇳🇫🇷e\u0301\r\n👍🏽❤\ufe0f")
 def test_borders_are_those_of_the_unicode_standard(text: str) -> None:
     """Against the regex library, an independent and complete implementation."""
-    ends = {match.end() for match in regex.finditer(r"\X", text)}
-    assert {index for index in range(1, len(text) + 1) if is_grapheme_border(text, index)} == ends
+    ends = [match.end() for match in regex.finditer(r"\X", text)]
+    assert np.flatnonzero(grapheme_borders(text)).tolist() == [0, *ends]
+
+
+def test_each_distinct_character_is_looked_at_once() -> None:
+    """The rest is array arithmetic, so a text's length costs next to nothing, whatever runs it holds."""
+    asked = []
+
+    def kind(character: str) -> int:
+        asked.append(character)
+        return ord(character)
+
+    text = "a\u0301\ufe0f" * 50 + "\ud83d"
+    assert classify(text, kind).tolist() == [ord(character) for character in text]
+    assert sorted(asked) == sorted(set(text))
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=8))
+def test_nearest_set_flags_are_found_on_both_sides(flags: list[bool]) -> None:
+    """Against a search; none is -1 before and the length behind."""
+    places = [index for index, flag in enumerate(flags) if flag]
+    array = np.array(flags, dtype=np.bool_)
+    every = range(len(flags))
+    assert last_true(array).tolist() == [max((p for p in places if p <= i), default=-1) for i in every]
+    assert next_true(array).tolist() == [
+        min((p for p in places if p >= i), default=len(flags)) for i in every
+    ]
+
+
+@pytest.mark.parametrize("unit", RUNS.values(), ids=RUNS.keys())
+def test_a_longer_text_takes_no_more_calls(unit: str) -> None:
+    """Runs of flags, marks and joiners are counted for the whole text at once."""
+    calls = [calls_of(functools.partial(grapheme_borders, unit * count)) for count in (100, 100, 1000)]
+    assert calls[2] <= calls[1]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
 from model.runtime.tagging import Entity, LabelScheme, find_entities, softmax
-from model.runtime.tokenization import Tokenizer
+from model.runtime.tokenization import TokenizedText, Tokenizer
 from model.runtime.windows import Window, plan_windows, stitch
 from tests.bundles import LABELS, tiny_tokenizer, write_tiny_ner_bundle
+from tests.model.runtime.work import RUNS, calls_of
 
 TINY = Tokenizer(tiny_tokenizer())
 SCHEME = LabelScheme.from_labels(LABELS)
@@ -180,3 +181,21 @@ def test_outputs_of_another_length_are_refused() -> None:
     windows = windows_of("hello", 10)
     with pytest.raises(ValueError, match="5 rows"):
         stitch(windows, [np.zeros((5, 2), np.float32)])
+
+
+@pytest.mark.parametrize("unit", RUNS.values(), ids=RUNS.keys())
+def test_a_longer_text_takes_no_more_work_per_character(unit: str) -> None:
+    """A text may be a million characters of one kind, and planning holds the interpreter lock."""
+
+    def work(length: int) -> int:
+        text = ("a" + unit * length)[:length]
+        tokenized = TokenizedText(
+            input_ids=np.zeros(length, dtype=np.int64),
+            offsets=np.array([(index, index + 1) for index in range(length)], dtype=np.int64),
+            word_ids=[0] * length,
+            special=np.zeros(length, dtype=np.bool_),
+        )
+        return calls_of(lambda: plan_windows(text, tokenized, max_tokens=32))
+
+    work(200)  # whatever is done once, is done
+    assert work(1600) <= 9 * work(200)
