@@ -7,9 +7,12 @@ lie in the folder.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -185,7 +188,8 @@ class Bundle:
         Raises:
             BundleError: names the check ("manifest", "files", "size" or "sha256") and the offending file.
         """
-        folder = path.resolve()
+        # Not Path.resolve, which raises RuntimeError for a link to itself in Python before 3.13.
+        folder = Path(os.path.realpath(path))
         raw = _read_manifest_bytes(folder)
         manifest = _parse_manifest(raw, folder)
         _check_names(folder, manifest)
@@ -207,27 +211,47 @@ class Bundle:
 def discover(root: Path) -> list[Path]:
     """Folders that hold a ``manifest.json``: ``root`` itself, or else its children, by name.
 
-    A root that does not exist holds none. Nothing is read: a broken bundle is found too, and refused on load.
-    Hidden folders are passed over: an export in progress is one.
+    A root that does not exist holds none. Nothing is read: a broken bundle is found too, and refused on load,
+    and so is a folder that may not be looked into. Hidden folders are passed over: an export in progress is
+    one.
     """
-    if (root / MANIFEST_NAME).is_file():
+    if _may_hold_manifest(root):
         return [root]
     if not root.is_dir():
         return []
-    return sorted(
-        child
-        for child in root.iterdir()
-        if not child.name.startswith(".") and (child / MANIFEST_NAME).is_file()
-    )
+    try:
+        children = sorted(child for child in root.iterdir() if not child.name.startswith("."))
+    except OSError:
+        return [root]
+    return [child for child in children if _may_hold_manifest(child)]
+
+
+@contextlib.contextmanager
+def reading(check: str, where: str) -> Iterator[None]:
+    """Turn what the operating system refuses inside (rights, a failing disk) into a ``BundleError``.
+
+    Args:
+        check: the one that fails then.
+        where: the file, for the message.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BundleError(check, f"cannot read {where}: {error.strerror or error}") from error
+
+
+def _may_hold_manifest(folder: Path) -> bool:
+    try:
+        return (folder / MANIFEST_NAME).is_file()
+    except OSError:  # not allowed to know
+        return True
 
 
 def _read_manifest_bytes(folder: Path) -> bytes:
-    if not folder.is_dir():
-        raise BundleError("manifest", f"{folder} is not a folder")
-    try:
+    with reading("manifest", str(folder / MANIFEST_NAME)):
+        if not folder.is_dir():
+            raise BundleError("manifest", f"{folder} is not a folder")
         return (folder / MANIFEST_NAME).read_bytes()
-    except OSError as error:
-        raise BundleError("manifest", f"cannot read {folder / MANIFEST_NAME}: {error.strerror}") from error
 
 
 def _parse_manifest(raw: bytes, folder: Path) -> Manifest:
@@ -264,7 +288,9 @@ def _check_names(folder: Path, manifest: Manifest) -> None:
 
     Hidden entries are passed over: file managers and volume mounts leave them, and nothing reads them.
     """
-    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {MANIFEST_NAME}
+    with reading("files", folder.name):
+        entries = {entry.name for entry in folder.iterdir()}
+    present = {name for name in entries if not name.startswith(".")} - {MANIFEST_NAME}
     missing = sorted(set(manifest.files) - present)
     unknown = sorted(present - set(manifest.files))
     faults = [f"missing {name}" for name in missing] + [f"not in the manifest: {name}" for name in unknown]
@@ -275,17 +301,19 @@ def _check_names(folder: Path, manifest: Manifest) -> None:
 def _check_file(folder: Path, name: str, entry: FileEntry, *, verify_hash: bool) -> None:
     path = folder / name
     where = f"{folder.name}/{name}"
-    if path.is_symlink():
-        _check_link(folder, path)
-    if not path.is_file():
-        raise BundleError("files", f"{where} is not a readable file")
-    size = path.stat().st_size
-    if size != entry.size:
-        raise BundleError("size", f"{where} has {size} bytes, the manifest says {entry.size}")
-    if not verify_hash:
-        return
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    with reading("files", where):
+        if path.is_symlink():
+            _check_link(folder, path)
+        if not path.is_file():
+            raise BundleError("files", f"{where} is not a readable file")
+        # Opened even where its digest is not asked for: what may not be read is found here, by name.
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size != entry.size:
+                raise BundleError("size", f"{where} has {size} bytes, the manifest says {entry.size}")
+            if not verify_hash:
+                return
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != entry.sha256:
         raise BundleError("sha256", f"{where} has SHA-256 {digest}, the manifest says {entry.sha256}")
 
@@ -295,5 +323,5 @@ def _check_link(folder: Path, link: Path) -> None:
     target = link.readlink()
     if target.is_absolute():
         raise BundleError("files", f"{folder.name}/{link.name} is an absolute link ({target})")
-    if not link.resolve().is_relative_to(folder.parent):
+    if not Path(os.path.realpath(link)).is_relative_to(folder.parent):
         raise BundleError("files", f"{folder.name}/{link.name} links outside {folder.parent} ({target})")

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.runtime.bundle import Bundle, BundleError
+from model.runtime.bundle import Bundle, BundleError, reading
 
 GRAPH_NAME = "graph.onnx"
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -170,14 +170,18 @@ def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
     # By memory, not by path: ONNX Runtime refuses external data behind links, and bundles may share a table.
     # It copies what it needs while loading, so the maps are free to go afterwards.
     names = sorted(name for name in bundle.manifest.files if name.endswith(_WEIGHTS_SUFFIX))
-    weights = [np.memmap(bundle.file(name), dtype=np.uint8, mode="r") for name in names]
+    weights = []
+    for name in names:
+        with reading("graph", f"{bundle.path.name}/{name}"):
+            weights.append(np.memmap(bundle.file(name), dtype=np.uint8, mode="r"))
     options.add_external_initializers_from_files_in_memory(
         names, weights, [array.nbytes for array in weights]
     )
     # Models run one after another, so one arena for all holds the largest batch once, not once a model.
     _register_shared_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")
-    graph = bundle.file(GRAPH_NAME).read_bytes()
+    with reading("graph", f"{bundle.path.name}/{GRAPH_NAME}"):
+        graph = bundle.file(GRAPH_NAME).read_bytes()
     try:
         session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception types derive from Exception alone, one by one

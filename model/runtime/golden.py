@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model.runtime.bundle import Bundle, BundleError
+from model.runtime.bundle import Bundle, BundleError, reading
 from model.runtime.engine import OUTPUT_NAMES, Engine, pad_batch
 from model.runtime.tokenization import Tokenizer
 
@@ -71,8 +71,10 @@ def check_golden(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> Golden
 
 def _read(bundle: Bundle) -> Golden:
     where = f"{bundle.path.name}/{GOLDEN_NAME}"
+    with reading("golden", where):
+        content = bundle.file(GOLDEN_NAME).read_bytes()
     try:
-        golden = Golden.model_validate_json(bundle.file(GOLDEN_NAME).read_bytes())
+        golden = Golden.model_validate_json(content)
     except ValidationError as error:
         raise BundleError("golden", f"{where}: {error}") from error
     counts = {len(golden.texts), len(golden.input_ids), *(len(rows) for rows in golden.outputs.values())}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -134,6 +136,66 @@ def test_a_link_to_nothing_is_refused(folder: Path) -> None:
     assert refusal(folder).check == "files"
 
 
+def test_a_link_to_itself_is_refused(folder: Path) -> None:
+    """Following it never ends; Python before 3.13 has an exception of its own for that."""
+    (folder / "LICENSE").unlink()
+    (folder / "LICENSE").symlink_to("LICENSE")
+    assert refusal(folder).check == "files"
+    loop = folder.with_name("loop")
+    loop.symlink_to("loop")
+    assert refusal(loop).check == "manifest"
+
+
+class Refusing:
+    """Makes the operating system refuse one path; the rights of a file would not stop a test run as root."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, wrapped: Callable[..., object]) -> Callable[..., object]:
+        """``wrapped``, a method of Path, but refused for the one."""
+
+        def refuse(path: Path, *arguments: object, **options: object) -> object:
+            if path == self.path:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return wrapped(path, *arguments, **options)
+
+        return refuse
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "check"),
+    [
+        ("open", "encoder.safetensors", "files"),
+        ("is_file", "encoder.safetensors", "files"),
+        ("is_symlink", "LICENSE", "files"),
+        ("iterdir", "", "files"),
+        ("read_bytes", "manifest.json", "manifest"),
+        ("is_dir", "", "manifest"),
+    ],
+)
+def test_what_may_not_be_read_is_refused_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, name: str, check: str
+) -> None:
+    """An image built by another user, often; a traceback would not say which file."""
+    monkeypatch.setattr(Path, method, Refusing(folder / name)(getattr(Path, method)))
+    for verify_hashes in (True, False):
+        error = refusal(folder, verify_hashes=verify_hashes)
+        assert error.check == check
+        assert f"tiny/{name}".removesuffix("/") in str(error)
+        assert "Permission denied" in str(error)
+
+
+def test_a_disk_that_fails_while_hashing_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a file proves nothing yet."""
+
+    def fail(*_: object) -> object:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(hashlib, "file_digest", fail)
+    assert "tiny/LICENSE: Input/output error" in str(refusal(folder))
+
+
 def test_a_newer_format_says_so(folder: Path) -> None:
     """A newer manifest has fields unknown here; complaining about those would mislead."""
     edit_manifest(folder, lambda content: content.update(format_version=2, new_field=1))
@@ -203,3 +265,14 @@ def test_discover_passes_over_an_export_in_progress(tmp_path: Path) -> None:
     """It is made in a hidden folder, which holds a manifest towards the end."""
     write_tiny_embedding_bundle(tmp_path / ".partial")
     assert discover(tmp_path) == []
+
+
+@pytest.mark.parametrize(("method", "name"), [("is_file", "a/manifest.json"), ("iterdir", "")])
+def test_discover_finds_what_may_not_be_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, name: str
+) -> None:
+    """Loading refuses it by name, while here one closed folder would hide all others."""
+    write_tiny_embedding_bundle(tmp_path / "a")
+    write_tiny_ner_bundle(tmp_path / "b")
+    monkeypatch.setattr(Path, method, Refusing(tmp_path / name)(getattr(Path, method)))
+    assert discover(tmp_path) == ([tmp_path / "a", tmp_path / "b"] if name else [tmp_path])

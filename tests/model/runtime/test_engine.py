@@ -190,6 +190,16 @@ def test_a_broken_graph_fails_its_check(bundle: Bundle, tmp_path: Path) -> None:
     assert caught.value.check == "graph"
 
 
+@pytest.mark.parametrize("name", ["graph.onnx", "encoder.safetensors"])
+def test_a_file_that_is_gone_fails_the_graphs_check(tmp_path: Path, name: str) -> None:
+    """The folder may be replaced while the service starts."""
+    bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny"))
+    bundle.file(name).unlink()
+    with pytest.raises(BundleError, match=f"tiny/{name}") as caught:
+        OnnxRuntimeEngine(bundle, threads=1)
+    assert caught.value.check == "graph"
+
+
 def test_a_graph_of_another_task_fails_its_check(bundle: Bundle, tmp_path: Path) -> None:
     """Found at start, not at the first request."""
     folder = write_tiny_ner_bundle(tmp_path / "tiny")

@@ -157,3 +157,13 @@ def test_a_vector_of_another_length_is_refused(folder: Path) -> None:
     with pytest.raises(BundleError, match="has shape") as caught:
         check(folder)
     assert caught.value.check == "golden-outputs"
+
+
+def test_golden_vectors_that_are_gone_fail_their_check(folder: Path) -> None:
+    """The folder may be replaced while the service starts."""
+    bundle = Bundle.load(folder)
+    tokenizer, engine = Tokenizer.from_bundle(bundle), OnnxRuntimeEngine(bundle, threads=1)
+    (folder / "golden.json").unlink()
+    with pytest.raises(BundleError, match="tiny/golden.json") as caught:
+        check_golden(bundle, tokenizer, engine)
+    assert caught.value.check == "golden"
