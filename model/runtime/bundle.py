@@ -139,10 +139,11 @@ class Manifest(_Part):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = []
-        if self.max_tokens > self.architecture.max_position_embeddings:
+        rows, offset = self.architecture.max_position_embeddings, self.architecture.position_offset
+        if self.max_tokens > rows - offset:
             problems.append(
-                f"max_tokens {self.max_tokens} exceeds max_position_embeddings "
-                f"{self.architecture.max_position_embeddings}"
+                f"max_tokens {self.max_tokens} exceeds max_position_embeddings {rows} "
+                f"less position_offset {offset}"
             )
         if self.task == "embedding" and (self.pooling is None or self.dimensions is None or self.labels):
             problems.append("an embedding bundle needs pooling and dimensions and has no labels")

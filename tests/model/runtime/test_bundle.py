@@ -230,6 +230,24 @@ def test_a_manifest_that_contradicts_itself_is_refused(
     assert told in str(error)
 
 
+def test_rows_in_front_of_the_first_position_hold_no_token(folder: Path) -> None:
+    """RoBERTa has 514 rows and begins at row 2; a text of 514 tokens would end outside the table."""
+
+    def give(max_tokens: int) -> None:
+        def change(content: dict[str, object]) -> None:
+            architecture = content["architecture"]
+            assert isinstance(architecture, dict)
+            architecture.update(max_position_embeddings=514, position_offset=2)
+            content.update(max_tokens=max_tokens)
+
+        edit_manifest(folder, change)
+
+    give(513)
+    assert "max_tokens 513 exceeds max_position_embeddings 514 less position_offset 2" in str(refusal(folder))
+    give(512)
+    assert Bundle.load(folder).manifest.max_tokens == 512
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
 def test_a_manifest_that_is_no_object_is_refused(folder: Path, content: bytes) -> None:
     """A cut or foreign file must not end in a traceback."""
