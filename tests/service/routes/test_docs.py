@@ -75,6 +75,27 @@ async def test_descriptions_are_for_readers_of_the_page(client: httpx.AsyncClien
     assert "chained" not in text
 
 
+async def test_markdown_of_the_descriptions_is_what_the_page_can_show(client: httpx.AsyncClient) -> None:
+    """It knows paragraphs and pairs of backticks; an odd one would turn the rest into code."""
+    spec = (await client.get("/openapi.json")).json()
+    texts = list(_descriptions(spec))
+    assert len(texts) > 50
+    for text in texts:
+        assert text.count("`") % 2 == 0, text
+        assert not re.search(r"\*\*|^#|^ *[-*] |\]\(", text, re.MULTILINE), text
+
+
+def _descriptions(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if name == "description" and isinstance(value, str):
+                yield value
+            yield from _descriptions(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _descriptions(value)
+
+
 async def test_one_text_or_several_is_documented(client: httpx.AsyncClient) -> None:
     """Generated clients must be able to send either."""
     spec = (await client.get("/openapi.json")).json()
