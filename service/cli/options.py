@@ -10,9 +10,9 @@ from service.settings import InvalidSettingsError, Option, Settings, load_settin
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # What the one-shot commands can make use of: they listen nowhere and have one caller.
-MODEL_SETTINGS = frozenset(
-    {("models_dir",), ("embedding_bundle",), ("ner_bundle",), ("faq_file",), ("threads",)}
-)
+EMBED_SETTINGS = frozenset({("models_dir",), ("embedding_bundle",), ("threads",)})
+SEARCH_SETTINGS = EMBED_SETTINGS | {("faq_file",)}
+NER_SETTINGS = frozenset({("models_dir",), ("ner_bundle",), ("threads",)})
 
 
 def settings_flags(only: frozenset[tuple[str, ...]] | None = None) -> Callable[[Command], Command]:

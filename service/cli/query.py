@@ -1,6 +1,7 @@
 """``conche embed | search | ner``: one answer per text as a JSON line, in this process, without a server."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
@@ -10,8 +11,15 @@ import click
 import orjson
 
 from service.admission import TextLimits
-from service.cli.options import MODEL_SETTINGS, read_settings, settings_flags
-from service.errors import ServiceError
+from service.cli import process
+from service.cli.options import (
+    EMBED_SETTINGS,
+    NER_SETTINGS,
+    SEARCH_SETTINGS,
+    read_settings,
+    settings_flags,
+)
+from service.errors import InputTooLongError, ServiceError
 from service.lifespan import Services, StartupError, open_services
 from service.log_config import configure_logging
 from service.metrics import Metrics
@@ -32,7 +40,7 @@ _texts = click.argument("texts", nargs=-1, required=True, metavar="TEXT...|-")
 @click.option("--prompt-name", help="The model's prompt to put before each text; `none` for none.")
 @click.option("--truncate", is_flag=True, help="Cut texts that are too long instead of refusing them.")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Keep this many numbers of each vector.")
-@settings_flags(MODEL_SETTINGS)
+@settings_flags(EMBED_SETTINGS)
 def embed(
     texts: tuple[str, ...],
     pooling: str | None,
@@ -43,13 +51,14 @@ def embed(
     **flags: str | None,
 ) -> None:
     """Embed each TEXT, or with - each line of standard input; one JSON line each."""
-    request = {"pooling": pooling, "prompt_name": prompt_name, "dimensions": dimensions, "truncate": truncate}
+    settings = read_settings({**flags, "ner_bundle": OFF, "faq_file": OFF})
+    request = {"pooling": pooling, "prompt_name": prompt_name, "dimensions": dimensions}
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
         if services.embedder is None:
             raise services.absence("/embed")
         body = EmbedRequest.model_validate({"inputs": group, **request})
-        options = body.options(services.embedder.manifest, truncate_unless_said=truncate)
+        options = body.options(services.embedder.manifest, truncate_unless_said=truncate or settings.truncate)
         result = await services.embedder.embed(group, options)
         return [
             {"text": text, "tokens": tokens, "tokens_cut": cut, "embedding": vector}
@@ -58,14 +67,14 @@ def embed(
             )
         ]
 
-    _answer_all(texts, read_settings({**flags, "ner_bundle": OFF, "faq_file": OFF}), answer)
+    _answer_all(texts, settings, answer)
 
 
 @click.command()
 @_texts
 @click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True, help="Hits per query.")
 @click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits that score less.")
-@settings_flags(MODEL_SETTINGS)
+@settings_flags(SEARCH_SETTINGS)
 def search(texts: tuple[str, ...], top_k: int, min_score: float | None, **flags: str | None) -> None:
     """Look up each TEXT, or with - each line of standard input, in the FAQ; one JSON line each."""
 
@@ -92,7 +101,7 @@ def search(texts: tuple[str, ...], top_k: int, min_score: float | None, **flags:
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.0, help="Leave out entities that score less."
 )
-@settings_flags(MODEL_SETTINGS)
+@settings_flags(NER_SETTINGS)
 def ner(texts: tuple[str, ...], threshold: float, **flags: str | None) -> None:
     """Find the named entities of each TEXT, or with - of each line of standard input; one JSON line each."""
 
@@ -126,6 +135,8 @@ def _answer_all(texts: tuple[str, ...], settings: Settings, answer: Answers) -> 
         asyncio.run(_run(texts, settings, answer))
     except StartupError as error:
         raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        process.leave(128 + signal.SIGINT)
 
 
 async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers) -> None:
@@ -138,21 +149,35 @@ async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers) -> N
                 limits.admit(group, param="texts")
                 records = await answer(services, group)
             except ServiceError as error:
-                where = "" if error.index is None else f"text {done + error.index + 1}: "
-                raise click.ClickException(where + error.message) from error
+                raise click.ClickException(_complaint(error, done)) from error
             done += len(group)
             for record in records:
                 sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             sys.stdout.buffer.flush()
 
 
+def _complaint(error: ServiceError, done: int) -> str:
+    """The error in words of the command line; texts are numbered from 1, over all groups."""
+    if error.index is None:
+        return error.message
+    text = f"text {done + error.index + 1}"
+    if isinstance(error, InputTooLongError) and error.setting == "truncate":
+        return (
+            f"{text} has {error.tokens} tokens, prompt and special tokens included, and the model reads "
+            f"{error.limit}; shorten it, or give --truncate to have the rest cut off"
+        )
+    place = f"{error.param}[{error.index}]"
+    return error.message.replace(place, text) if place in error.message else f"{text}: {error.message}"
+
+
 def _read(texts: tuple[str, ...]) -> Iterator[str]:
-    """The arguments; for ``-`` the lines of standard input that hold anything, in UTF-8."""
+    """The arguments; for ``-`` the lines of standard input, in UTF-8.
+
+    Blank lines too, which are then refused: left out, they would shift the answers against the lines.
+    """
     for text in texts:
         if text != "-":
             yield text
             continue
         for line in sys.stdin.buffer:
-            decoded = line.decode("utf-8-sig", errors="surrogateescape").strip("\r\n")
-            if decoded.strip():
-                yield decoded
+            yield line.decode("utf-8-sig", errors="surrogateescape").strip("\r\n")

@@ -6,6 +6,7 @@ import socket
 
 import click
 
+from service.cli import process
 from service.cli.options import read_settings, settings_flags
 from service.settings import Settings
 
@@ -25,7 +26,7 @@ def serve(**flags: str | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
     from service.app import create_app
-    from service.cli.server import Server, end_process
+    from service.cli.server import Server
     from service.log_config import configure_logging
 
     configure_logging(settings.log_level, settings.log_format)
@@ -36,7 +37,7 @@ def serve(**flags: str | None) -> None:
             server.run_until_stopped(listener)
         except click.ClickException as error:
             error.show()
-    end_process(server.exit_code)
+    process.end(server.exit_code)
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -1,28 +1,22 @@
-"""The server's life: greets when it is ready, drains when it is told to stop, and then surely ends.
-
-A model run takes place in native code in a thread that nobody can stop; an interpreter that is torn down
-around it aborts the process. So whatever is still at work when the time is over is left behind with
-``os._exit``, after everybody who waits has been answered.
-"""
+"""The server's life: greets when it is ready, drains when it is told to stop, and then surely ends."""
 
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 import uvicorn
 from fastapi import FastAPI
 
 from service.cli.greeting import greeting, summary
+from service.cli.process import leave
 from service.lifespan import Services
 from service.settings import Settings
 
@@ -33,31 +27,6 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _STEP_S: Final = 0.05  # how soon a second signal is noticed
 _LAST_WORDS_S: Final = 1.0  # for requests that were cut off to be answered
 _CLOSING_S: Final = 2.0  # the least that models and files get to close
-_THREAD_END_S: Final = 0.5
-
-
-def leave(code: int) -> NoReturn:
-    """End the process at once, whatever its threads are doing; nothing logged or printed is lost."""
-    for handler in logging.getLogger().handlers:
-        handler.flush()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or interrupted while writing
-            stream.flush()
-    os._exit(code)
-
-
-def end_process(code: int) -> NoReturn:
-    """End the process after its server has: as usual if nothing is at work any more, else at once.
-
-    Raises:
-        SystemExit: with ``code``.
-    """
-    for thread in threading.enumerate():
-        if thread.daemon:
-            thread.join(_THREAD_END_S)
-            if thread.is_alive():
-                leave(code)
-    raise SystemExit(code)
 
 
 class Server(uvicorn.Server):

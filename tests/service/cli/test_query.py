@@ -1,6 +1,9 @@
 """``conche embed | search | ner``: JSON lines without a server."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,10 +52,79 @@ def test_questions_are_looked_up() -> None:
 
 
 def test_entities_are_found_in_lines_of_standard_input() -> None:
-    """Blank lines and Windows line ends are no texts."""
-    lines = _lines(_run("ner", "-", stdin="\ufeffTim Cook\r\n\r\nin 北京\n".encode()))
+    """Byte order marks and Windows line ends are no part of them."""
+    lines = _lines(_run("ner", "-", stdin="\ufeffTim Cook\r\nin 北京\n".encode()))
     assert [line["text"] for line in lines] == ["Tim Cook", "in 北京"]
     assert lines[1]["entities"][0]["start"] == 3  # type: ignore[index]
+
+
+@pytest.mark.parametrize("command", ["embed", "search", "ner"])
+def test_a_blank_line_is_refused(command: str) -> None:
+    """Passed over without a word, each answer behind it would stand beside the wrong line."""
+    result = _run(command, "-", stdin="hello\n \nworld\n")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: text 2 is empty\n"
+    assert result.stdout == ""
+
+
+def test_a_text_that_is_too_long_is_cut_on_demand() -> None:
+    """By the flag that the refusal names, or by the setting that the server has too."""
+    refused = _run("embed", "hello", "hello " * 100)
+    assert "text 2 has 104 tokens" in refused.stderr
+    assert "--truncate" in refused.stderr
+    assert '"truncate"' not in refused.stderr
+    (line,) = _lines(_run("embed", "hello " * 100, "--truncate"))
+    assert (line["tokens"], line["tokens_cut"]) == (64, 40)
+
+
+def test_the_truncate_setting_holds_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script gets what the server would answer."""
+    monkeypatch.setenv("CONCHE_TRUNCATE", "true")
+    (line,) = _lines(_run("embed", "hello " * 100))
+    assert line["tokens_cut"] == 40
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("embed", "--faq-file"),
+        ("embed", "--ner-bundle"),
+        ("search", "--ner-bundle"),
+        ("ner", "--faq-file"),
+        ("ner", "--embedding-bundle"),
+    ],
+)
+def test_flags_that_would_change_nothing_are_not_offered(command: str, flag: str) -> None:
+    """Whoever gives one believes that it does something."""
+    assert flag not in _run(command, "--help").output
+    assert _run(command, "hello", flag, "x").exit_code == 2
+
+
+def test_ctrl_c_ends_it_without_a_traceback() -> None:
+    """Whatever the model is doing at that moment."""
+    program = [sys.executable, "-c", "from service.cli import main; main()", "embed", "-"]
+    process = subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n" * 600)
+    process.stdin.flush()
+    process.stdout.readline()  # it is at work, and waits for more
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert errors == ""
+
+
+def test_the_commands_do_without_a_web_framework() -> None:
+    """They answer no requests, and every one of them pays for what it imports."""
+    program = (
+        "import sys; from service.cli import query; "
+        "sys.exit(str([name for name in ('fastapi', 'starlette', 'uvicorn') if name in sys.modules] or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
 
 
 def test_a_fault_is_numbered_over_all_lines() -> None:
@@ -60,7 +132,7 @@ def test_a_fault_is_numbered_over_all_lines() -> None:
     lines = "".join("\x00\n" if n == 400 else f"order {n}\n" for n in range(600))
     result = _run("embed", "-", stdin=lines)
     assert result.exit_code == 1
-    assert "text 401: " in result.stderr
+    assert "text 401 holds nothing" in result.stderr
     assert len(result.stdout.splitlines()) == 256
 
 
@@ -73,7 +145,7 @@ def test_many_lines_come_back_in_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("embed", "hello", ""), "text 2: "),
+        (("embed", "hello", ""), "text 2 is empty"),
         (("embed", "hello " * 100), "has 104 tokens"),
         (("embed", "hello", "--prompt-name", "poem"), "no such prompt"),
         (("embed", "hello", "--embedding-bundle", "missing"), "does not exist"),
@@ -94,4 +166,4 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     """Rather than embedded as something else."""
     result = _run("embed", "-", stdin="退货".encode("gb18030"))
     assert result.exit_code == 1
-    assert "text 1: " in result.stderr
+    assert "Error: text 1 " in result.stderr

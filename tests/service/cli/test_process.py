@@ -7,11 +7,11 @@ import pytest
 
 STUCK = """
 import logging, sys, threading
-from service.cli.server import end_process
+from service.cli.process import end
 stuck = threading.Event()
 threading.Thread(target={work}, daemon=True).start()
 sys.stdout.write("said")
-end_process(7)
+end(7)
 """
 
 
