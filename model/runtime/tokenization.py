@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Self
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
 
 from model.runtime.bundle import Bundle, BundleError
 
@@ -27,8 +29,7 @@ class TokenizedText:
             white space. (0, 0) for special tokens and for those of a prefix. Neighbours may overlap: a bare
             word-start mark (SentencePiece) claims the first character of the piece after it.
         word_ids: [S]; the pre-tokeniser's word number, None for special tokens and for those of a prefix.
-        special: [S] bool; True for tokens added around the text. A special token spelt out inside the text is
-            part of that text.
+        special: [S] bool; True for tokens added around the text; inside it none is, see ``Tokenizer``.
         truncated_tokens: how many tokens were cut off; 0 = the whole text is here.
     """
 
@@ -44,10 +45,16 @@ class TokenizedText:
 
 
 class Tokenizer:
-    """A bundle's tokenizer. Never truncates or pads by itself; may be used from several threads at once."""
+    """A bundle's tokenizer. Never truncates or pads by itself; may be used from several threads at once.
+
+    What a caller writes is text, never structure: ``</s>`` or ``[SEP]`` spelt out, in a text or in a prefix,
+    is the characters that one sees, so that no text can end itself early or pass a part of itself off as
+    padding. Transformers by default makes special tokens of them; ids differ from its ids in such texts only.
+    (A special token of a single character that is also a piece of the vocabulary cannot be kept apart.)
+    """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        """Wrap ``tokenizer``, whose own truncation and padding are switched off.
+        """Wrap ``tokenizer``, whose own truncation, padding and reading of special tokens are switched off.
 
         Raises:
             ValueError: it declares no padding token.
@@ -55,6 +62,7 @@ class Tokenizer:
         self.pad_token_id = _pad_token_id(tokenizer)
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        _read_special_tokens_as_text(tokenizer)
         self._tokenizer = tokenizer
 
     @classmethod
@@ -163,6 +171,20 @@ def _pad_token_id(tokenizer: tokenizers.Tokenizer) -> int:
         if token_id is not None:
             return token_id
     raise ValueError(f"no padding token: neither a padding section nor any of {', '.join(_PAD_TOKENS)}")
+
+
+def _read_special_tokens_as_text(tokenizer: tokenizers.Tokenizer) -> None:
+    tokenizer.encode_special_tokens = True  # its name means: encode them like other text
+    # Not enough: a Unigram vocabulary has special tokens among its pieces, and with the best score of all. No
+    # piece reaches across a split, so each is split behind its first character; after normalisation, since
+    # that makes "</s>" of full-width characters as well.
+    spelt = [added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special]
+    starts = [f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in spelt if len(token) > 1]
+    if not starts:
+        return
+    split = pre_tokenizers.Split(tokenizers.Regex("|".join(starts)), "merged_with_previous")
+    before = tokenizer.pre_tokenizer
+    tokenizer.pre_tokenizer = split if before is None else pre_tokenizers.Sequence([before, split])
 
 
 def _check_encodable(text: str, what: str) -> None:

@@ -31,13 +31,16 @@ def byte_level() -> Tokenizer:
     raw.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
+    raw.add_special_tokens(["<s>", "<pad>", "</s>"])
     return Tokenizer(raw)
 
 
 def sentence_piece() -> Tokenizer:
     """As XLM-R with one token per Han character: a bare word-start mark stands before a Han character."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁T", *"TimCook在北京。,"]
-    raw = RawTokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
+    special, pieces = ["<s>", "<pad>", "</s>", "<unk>"], ["▁", "▁T", *"TimCook在北京。,</s>pad"]
+    scores = [(piece, 0.0) for piece in special] + [(piece, -1.0) for piece in dict.fromkeys(pieces)]
+    raw = RawTokenizer(models.Unigram(scores, unk_id=3))
+    raw.add_special_tokens(special)
     raw.normalizer = normalizers.NFKC()
     raw.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -163,9 +166,57 @@ def test_special_tokens_spelt_out_in_a_text_are_text(tokenizer: Tokenizer) -> No
     """They keep their offsets, and truncation cuts there like anywhere."""
     text = "hello [SEP] world"
     (tokenized,) = tokenizer.tokenize([text])
-    assert slices(text, tokenized) == ["", "hello", "[SEP]", "world", ""]
-    assert tokenized.special.tolist() == [True, False, False, False, True]
+    assert slices(text, tokenized) == ["", "hello", *"[SEP]", "world", ""]
+    assert tokenized.special.tolist() == [True, *[False] * 7, True]
     assert len(tokenizer.truncate(tokenized, 4)) == 4
+
+
+SPELT = [
+    "<s>",
+    "</s>",
+    "<pad>",
+    "[PAD]",
+    "[CLS]",
+    "[SEP]",
+    "＜/s＞",
+    "＜ｐad>",
+    "<",
+    "s>",
+    "</",
+    " ",
+    "Tim",
+    "在",
+]
+
+
+@pytest.mark.parametrize("which", range(3))
+@settings(deadline=None)
+@given(parts=st.lists(st.sampled_from(SPELT), max_size=6), prefix=st.sampled_from(["", "</s> ", "[SEP]"]))
+def test_no_text_can_hold_structure(which: int, parts: list[str], prefix: str) -> None:
+    """A caller who writes an end mark must not end the text there, nor pass words off as padding.
+
+    Whatever spelling: normalisers make the same of full-width characters.
+    """
+    tokenizer = TOKENIZERS[which]()
+    text = "".join(parts)
+    (empty,), (tokenized,) = tokenizer.tokenize([""]), tokenizer.tokenize([text], prefix=prefix)
+    structure = {*empty.input_ids.tolist(), tokenizer.pad_token_id}
+    assert not structure & set(tokenized.input_ids[~tokenized.special].tolist())
+    assert tokenized.input_ids[tokenized.special].tolist() == empty.input_ids.tolist()
+
+
+def test_a_word_next_to_a_spelt_special_token_is_read_as_ever() -> None:
+    """Only that place is split, and each part keeps its own."""
+    text = "Tim</s>Cook"
+    (tokenized,) = sentence_piece().tokenize([text])
+    assert slices(text, tokenized) == ["", "T", *"im</s>Cook", ""]
+
+
+def test_a_tokenizer_without_special_tokens_is_left_alone() -> None:
+    """There is nothing to keep apart."""
+    raw = RawTokenizer(models.WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]"))
+    assert Tokenizer(raw).tokenize(["a"])[0].input_ids.tolist() == [1]
+    assert raw.pre_tokenizer is None
 
 
 def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:
