@@ -2,9 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+
+from service.schemas import NER_EXAMPLES
+from service.settings import Settings
+from tests.service.fakes_http import running
+
+MODELS = Path(__file__).parents[3] / "models"
 
 
 def _operations(spec: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -101,3 +108,20 @@ async def test_one_text_or_several_is_documented(client: httpx.AsyncClient) -> N
     spec = (await client.get("/openapi.json")).json()
     inputs = spec["components"]["schemas"]["EmbedRequest"]["properties"]["inputs"]
     assert {kind["type"] for kind in inputs["anyOf"]} == {"string", "array"}
+
+
+async def test_the_default_tagger_gets_its_examples_right() -> None:
+    """They are the first thing that anybody tries."""
+    settings = Settings(models_dir=MODELS, embedding_bundle="none", faq_file="none")
+    async with running(settings) as client:
+        found = {}
+        for example in NER_EXAMPLES.values():
+            answer = (await client.post("/ner", json=example["value"])).json()
+            inputs = example["value"]["inputs"]
+            for text, entities in zip([inputs] if isinstance(inputs, str) else inputs, answer, strict=True):
+                found[text] = {entity["text"]: entity["label"] for entity in entities}
+    assert found == {
+        "Tim Cook met Angela Merkel in Berlin.": {"Tim Cook": "PER", "Angela Merkel": "PER", "Berlin": "LOC"},
+        "张三昨天从上海飞往巴黎。": {"张三": "PER", "上海": "LOC", "巴黎": "LOC"},
+        "小米公司的总部在北京。": {"小米公司": "ORG", "北京": "LOC"},
+    }
