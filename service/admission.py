@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.errors import EmptyInputError, InvalidInputError, InvalidTextError, TooManyInputsError
+from service.errors import EmptyInputError, InvalidInputError, TooManyInputsError
 
 
 class TooManyCharactersError(InvalidInputError):
@@ -34,7 +34,6 @@ class TextLimits:
                 for it would look like any other.
             TooManyInputsError: more than ``max_inputs``.
             TooManyCharactersError: one text or all together have too many characters.
-            InvalidTextError: a text holds half of a surrogate pair.
         """
         if not texts:
             raise EmptyInputError(f"{param} is an empty list", param=param)
@@ -67,13 +66,5 @@ class TextLimits:
                 index=index,
                 param=param,
             )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidTextError(
-                f"{param}[{index}] is not text: half of a surrogate pair at character {error.start}",
-                index=index,
-                param=param,
-            ) from None
         if not text or text.isspace():
             raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)

@@ -8,7 +8,14 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from service.errors import InputTooLongError, ServiceError
-from service.http_errors import TEXT_ERRORS, install_error_handlers, status_of
+from service.http_errors import (
+    TEXT_ERRORS,
+    MethodNotAllowedError,
+    RequestTimeoutError,
+    UnknownPathError,
+    install_error_handlers,
+    status_of,
+)
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
@@ -52,7 +59,6 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     for router in routers:
         app.include_router(router)
 
-    text_errors: tuple[type[ServiceError], ...] = (*TEXT_ERRORS, InputTooLongError)
     registry.expect_requests(
         sorted(
             (method, route.path_format)
@@ -61,7 +67,10 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
             if isinstance(route, APIRoute)
             for method in route.methods or ()
         ),
-        {kind.code: int(status_of(kind)) for kind in text_errors},
+        on_any=_series(ServiceError, RequestTimeoutError),
+        on_body=_series(*TEXT_ERRORS, InputTooLongError),
+        on_wrong_method=_series(MethodNotAllowedError),
+        on_no_route=_series(UnknownPathError),
     )
 
     def observe(record: RequestRecord) -> None:
@@ -86,3 +95,8 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     )
     app.add_middleware(StartupErrors, expected=(StartupError,), report=keep_startup_error)
     return app
+
+
+def _series(*kinds: type[ServiceError]) -> list[tuple[int, str]]:
+    """(HTTP status, code) of each; two kinds may share one of them, or both."""
+    return sorted({(int(status_of(kind)), kind.code) for kind in kinds})

@@ -1,18 +1,18 @@
 """Text -> tokens -> batcher -> typed results: ``Embedder`` and ``EntityTagger``.
 
 Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: one thread that runs models,
-so that two of them never compete for the same cores, and a few that tokenise, so the event loop does not.
+so that two of them never compete for the same cores, and two that tokenise, so the event loop does not.
+All three are watched: should a job hang, those who wait for it fail, and ``healthy`` turns false.
 """
 
-import asyncio
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from model.runtime.bundle import Manifest
 from model.runtime.engine import Engine, pad_batch
 from model.runtime.tagging import LabelScheme, find_entities, softmax
-from model.runtime.tokenization import TokenizedText, Tokenizer
+from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer
 from model.runtime.windows import Window, plan_windows, stitch
 from service.batching import BatchingLimits, BatchStats, DynamicBatcher
 from service.errors import (
@@ -29,16 +29,23 @@ from service.errors import (
     InputTooLongError,
     InvalidInputError,
     InvalidTextError,
-    ServiceError,
+    OverloadedError,
+    UnavailableError,
 )
-from service.execution import ExecutionThread
+from service.execution import ExecutionThread, StalledError
+from service.places import Places
 
 Pooling = Literal["cls", "mean"]
 Value = TypeVar("Value")
 Other = TypeVar("Other")
 
-# Texts per job of the tokenising threads: a large request keeps them all busy, and a small one gets its turn.
+# What a job of the tokenising threads takes at most. A request has one job there at a time, so that a small
+# one waits for one job of each other request; this size keeps a job to some 15 ms. One text may be longer.
 _TEXTS_PER_JOB: Final = 32
+_CHARACTERS_PER_JOB: Final = 16_384
+# Characters that may be in tokenisation, for each token that may wait in the queue: about what a token of
+# English comes to, so that this limit is not the narrower of the two.
+_CHARACTERS_PER_TOKEN: Final = 4
 # The fewest tokens a text can come to, for the check made before tokenising: two special ones and a word.
 _LEAST_TOKENS: Final = 3
 # Vectors are made this much shorter than one, so that rounding to float32 cannot make them longer than one.
@@ -108,8 +115,8 @@ class TaggedText:
 class InferenceObserver(Protocol):
     """What is told about the work of one model; none of it may block or raise."""
 
-    def watch(self, queue: "DynamicBatcher[Any, Any]", *, threads: int) -> None:
-        """The model has this queue, and runs with so many threads; told once, at the beginning."""
+    def watch(self, model: "_Model", *, threads: int) -> None:
+        """The model is this one, and runs with so many threads; told once, at the beginning."""
         ...
 
     def on_tokenize(self, seconds: float) -> None:
@@ -120,7 +127,7 @@ class InferenceObserver(Protocol):
         """The model has run."""
         ...
 
-    def on_texts(self, *, texts: int, tokens: int, truncated: int) -> None:
+    def on_texts(self, *, texts: int, truncated: int) -> None:
         """A request was answered; ``truncated`` of its texts were cut."""
         ...
 
@@ -128,21 +135,35 @@ class InferenceObserver(Protocol):
 class ComputeBudget:
     """The threads of one process that do the computing, whatever the number of models.
 
-    Args:
-        threads: the processors that the service may use; the engines run with as many.
+    Attributes:
+        execution: runs the models.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self) -> None:
         # The tokenizer library would start a thread per core of the host, whatever the quota; here it works
         # in the threads below. It reads the variable at each call.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.execution = ExecutionThread()
-        self.tokenizing = ThreadPoolExecutor(min(2, max(1, threads)), thread_name_prefix="conche-tokenize")
+        self._tokenizing = ExecutionThread("conche-tokenize")
+        self._tokenizing_long = ExecutionThread("conche-tokenize-long")
+
+    def lane(self, characters: int) -> ExecutionThread:
+        """The thread that tokenises a job of so many characters.
+
+        A text of a million characters takes seconds; those have a thread of their own, or they would be
+        seconds of everyone.
+        """
+        return self._tokenizing if characters <= _CHARACTERS_PER_JOB else self._tokenizing_long
+
+    @property
+    def failure(self) -> str | None:
+        """Why one of the threads takes no more work; None if all do."""
+        return self.execution.failure or self._tokenizing.failure or self._tokenizing_long.failure
 
     def close(self) -> None:
-        """Let the threads end; waits for none, since a run may hang."""
-        self.execution.close()
-        self.tokenizing.shutdown(wait=False, cancel_futures=True)
+        """Let the threads end; waits for none, since a job may hang."""
+        for thread in (self.execution, self._tokenizing, self._tokenizing_long):
+            thread.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +194,39 @@ class _Model:
         self._engine = engine
         self._budget = budget
         self._per_token = per_token
-        self._tokenizing = 0  # texts, of all requests
+        self.limits = limits or BatchingLimits()
+        self._texts = Places(self.limits.max_queue_items)  # of these, in tokenisation
+        self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
             self._run,
             length=lambda row: len(row.input_ids),
             execution=budget.execution,
-            limits=limits,
+            limits=self.limits,
             name=manifest.name,
             on_batch=None if observer is None else observer.on_batch,
         )
         if observer is not None:
-            observer.watch(self.batcher, threads=engine.threads)
+            observer.watch(self, threads=engine.threads)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether work submitted now would be done, whatever its size."""
+        return self.batcher.healthy and self.failure is None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the model stopped working; None if it has not."""
+        return self.batcher.failure or self._budget.failure
+
+    @property
+    def queued_items(self) -> int:
+        """Texts, or windows of them, that wait for a run."""
+        return self.batcher.queued_items
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens that wait for a run."""
+        return self.batcher.queued_tokens
 
     async def tokenize(
         self,
@@ -193,56 +236,94 @@ class _Model:
         param: str,
         prepare: Callable[[int, str, TokenizedText], Value],
     ) -> list[Value]:
-        """Tokenise and prepare each text in the tokenising threads; the first fault, in order, is raised."""
-        self.batcher.ensure_room(
-            len(texts) + self._tokenizing, (len(texts) + self._tokenizing) * _LEAST_TOKENS
-        )
+        """Tokenise and prepare each text in the tokenising threads; the first fault, in order, is raised.
+
+        Raises:
+            OverloadedError: the queue has no room, or too much is being tokenised; nothing was started.
+            UnavailableError: the model does not take work, or tokenising hangs.
+            InvalidTextError: a text holds half of a surrogate pair.
+        """
+        self.batcher.ensure_room(len(texts), len(texts) * _LEAST_TOKENS)
 
         def work(first: int, chunk: Sequence[str]) -> list[Value]:
-            _check_text(chunk, first, param)
-            tokenized = self.tokenizer.tokenize(chunk, prefix=prompt)
+            try:
+                tokenized = self.tokenizer.tokenize(chunk, prefix=prompt)
+            except NotTextError as error:
+                index = None if error.index is None else first + error.index
+                where = "the prompt" if index is None else f"{param}[{index}]"
+                raise InvalidTextError(
+                    f"{where} holds half of a surrogate pair at character {error.character}",
+                    index=index,
+                    param=param,
+                ) from error
             return [
                 prepare(first + place, text, tokens)
                 for place, (text, tokens) in enumerate(zip(chunk, tokenized, strict=True))
             ]
 
+        sizes = [len(text) for text in texts]
         started_at = time.perf_counter()
-        self._tokenizing += len(texts)
-        try:
-            prepared = await self.off_loop(texts, work)
-        finally:
-            self._tokenizing -= len(texts)
+        with self._backlog(sizes):
+            prepared = await self.off_loop(texts, work, sizes=sizes)
         if self.observer is not None:
             self.observer.on_tokenize(time.perf_counter() - started_at)
         return prepared
 
-    async def off_loop(
-        self, items: Sequence[Value], work: Callable[[int, Sequence[Value]], list[Other]]
-    ) -> list[Other]:
-        """Map ``work(position of the first, items)`` over pieces of ``items`` in the tokenising threads."""
-        loop = asyncio.get_running_loop()
-        firsts = range(0, len(items), _TEXTS_PER_JOB)
-        pieces = await asyncio.gather(
-            *(
-                loop.run_in_executor(
-                    self._budget.tokenizing, _caught, work, first, items[first : first + _TEXTS_PER_JOB]
-                )
-                for first in firsts
+    @contextmanager
+    def _backlog(self, sizes: Sequence[int]) -> Iterator[None]:
+        """Count a request among those in tokenisation, which is bounded like the queue behind it."""
+        texts, characters = self._texts.share(len(sizes)), self._characters.share(sum(sizes))
+        if texts is None or characters is None:
+            raise OverloadedError(
+                f"{self.manifest.name} has no room: {self._texts.taken} of {self._texts.limit} texts and "
+                f"{self._characters.taken} of {self._characters.limit} characters are being tokenised",
+                retry_after_s=self.batcher.retry_after_s,
             )
-        )
+        self._texts.taken += texts
+        self._characters.taken += characters
+        try:
+            yield
+        finally:
+            self._texts.taken -= texts
+            self._characters.taken -= characters
+
+    async def off_loop(
+        self,
+        items: Sequence[Value],
+        work: Callable[[int, Sequence[Value]], list[Other]],
+        *,
+        sizes: Sequence[int],
+    ) -> list[Other]:
+        """Map ``work(position of the first, items)`` over pieces of ``items`` in the tokenising threads.
+
+        Args:
+            items: any.
+            work: returns a list with one value per item; the first error, in order, is raised.
+            sizes: characters of each item, which decide on the pieces and their thread.
+
+        Raises:
+            UnavailableError: a job hangs.
+        """
         results: list[Other] = []
-        for piece in pieces:
-            if isinstance(piece, ServiceError):
-                raise piece
-            results += piece
+        for first, last in _pieces(sizes):
+            # One piece after the other: the next stands behind what others have asked for meanwhile.
+            piece = items[first:last]
+            try:
+                results += await self._budget.lane(sum(sizes[first:last])).run(
+                    lambda first=first, piece=piece: work(first, piece),  # type: ignore[misc]
+                    name=f"tokenising for {self.manifest.name}",
+                    stall_timeout_s=self.limits.stall_timeout_s,
+                )
+            except StalledError as error:
+                raise UnavailableError(str(error)) from error
         return results
 
     async def run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
         return await self.batcher.submit_many(rows)
 
-    def note(self, *, texts: int, tokens: int, truncated: int) -> None:
+    def note(self, *, texts: int, truncated: int) -> None:
         if self.observer is not None:
-            self.observer.on_texts(texts=texts, tokens=tokens, truncated=truncated)
+            self.observer.on_texts(texts=texts, truncated=truncated)
 
     def _run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
         """Run one batch; in the execution thread. Each row has the output that it asked for."""
@@ -256,10 +337,46 @@ class _Model:
 
 
 class _Served:
-    """The life and state of a served model."""
+    """The life and state of a served model.
 
-    def __init__(self, model: _Model) -> None:
-        self._model = model
+    Args:
+        manifest: of a bundle for the class's task.
+        tokenizer: of the same bundle.
+        engine: loaded with its graph; closed by whoever opened it.
+        budget: the threads shared with the other models.
+        limits: of the batcher, and of what is being tokenised.
+        observer: told about the work done.
+
+    Raises:
+        ValueError: the bundle is for another task.
+    """
+
+    _PER_TOKEN: ClassVar[bool]  # the graph's output wanted has a row for each token
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        *,
+        budget: ComputeBudget,
+        limits: BatchingLimits | None = None,
+        observer: InferenceObserver | None = None,
+    ) -> None:
+        self._adopt(manifest)
+        self._model = _Model(
+            manifest,
+            tokenizer,
+            engine,
+            budget=budget,
+            limits=limits,
+            observer=observer,
+            per_token=self._PER_TOKEN,
+        )
+
+    def _adopt(self, manifest: Manifest) -> None:
+        """Take from the manifest what the task needs; ValueError if the bundle is for another."""
+        raise NotImplementedError
 
     @property
     def model_id(self) -> str:
@@ -279,12 +396,12 @@ class _Served:
     @property
     def healthy(self) -> bool:
         """Whether a request made now would be served."""
-        return self._model.batcher.healthy
+        return self._model.healthy
 
     @property
     def failure(self) -> str | None:
         """Why the model stopped working; None if it has not."""
-        return self._model.batcher.failure
+        return self._model.failure
 
     def start(self) -> None:
         """Begin to take work. Call once, inside the event loop."""
@@ -305,43 +422,16 @@ class _Served:
 
 
 class Embedder(_Served):
-    """Texts to vectors.
+    """Texts to vectors, by an embedding bundle."""
 
-    Args:
-        manifest: of an embedding bundle.
-        tokenizer: of the same bundle.
-        engine: loaded with its graph; closed by whoever opened it.
-        budget: the threads shared with the other models.
-        limits: of the batcher.
-        observer: told about the work done.
-    """
+    _PER_TOKEN = False
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        tokenizer: Tokenizer,
-        engine: Engine,
-        *,
-        budget: ComputeBudget,
-        limits: BatchingLimits | None = None,
-        observer: InferenceObserver | None = None,
-    ) -> None:
+    def _adopt(self, manifest: Manifest) -> None:
         if manifest.task != "embedding" or manifest.pooling is None or manifest.dimensions is None:
             raise ValueError(f"{manifest.name} is no embedding bundle")
         self._pooling: Pooling = manifest.pooling
         self._dimensions = manifest.dimensions
         self._max_tokens = manifest.max_tokens
-        super().__init__(
-            _Model(
-                manifest,
-                tokenizer,
-                engine,
-                budget=budget,
-                limits=limits,
-                observer=observer,
-                per_token=False,
-            )
-        )
 
     async def embed(
         self, texts: Sequence[str], options: EmbeddingOptions, *, param: str = "inputs"
@@ -394,9 +484,7 @@ class Embedder(_Served):
         finished = await self._finish(pooled, options)
         tokens = [len(text) for text in tokenized]
         truncated = [text.truncated_tokens for text in tokenized]
-        self._model.note(
-            texts=len(texts), tokens=sum(tokens), truncated=sum(1 for cut in truncated if cut > 0)
-        )
+        self._model.note(texts=len(texts), truncated=sum(1 for cut in truncated if cut > 0))
         return EmbeddingResult(finished, tokens, truncated)
 
     async def _finish(
@@ -405,7 +493,9 @@ class Embedder(_Served):
         if len(pooled) <= _TEXTS_PER_JOB:  # a few: cheaper here than the way to a thread and back
             return finish_vectors(pooled, options)
         rows = await self._model.off_loop(
-            pooled, lambda first, piece: list(finish_vectors(piece, options, first=first))
+            pooled,
+            lambda first, piece: list(finish_vectors(piece, options, first=first)),
+            sizes=[0] * len(pooled),
         )
         return np.stack(rows)
 
@@ -446,42 +536,15 @@ def finish_vectors(
 
 
 class EntityTagger(_Served):
-    """Texts of any length to named entities.
+    """Texts of any length to named entities, by a token-classification bundle."""
 
-    Args:
-        manifest: of a token-classification bundle.
-        tokenizer: of the same bundle.
-        engine: loaded with its graph; closed by whoever opened it.
-        budget: the threads shared with the other models.
-        limits: of the batcher.
-        observer: told about the work done.
-    """
+    _PER_TOKEN = True
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        tokenizer: Tokenizer,
-        engine: Engine,
-        *,
-        budget: ComputeBudget,
-        limits: BatchingLimits | None = None,
-        observer: InferenceObserver | None = None,
-    ) -> None:
+    def _adopt(self, manifest: Manifest) -> None:
         if manifest.task != "token-classification":
             raise ValueError(f"{manifest.name} is no token-classification bundle")
         self._scheme = LabelScheme.from_labels(manifest.labels)
         self._max_tokens = manifest.max_tokens
-        super().__init__(
-            _Model(
-                manifest,
-                tokenizer,
-                engine,
-                budget=budget,
-                limits=limits,
-                observer=observer,
-                per_token=True,
-            )
-        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -524,8 +587,10 @@ class EntityTagger(_Served):
                 for place, (plan, output) in enumerate(piece)
             ]
 
-        tagged = await self._model.off_loop(list(zip(planned, outputs, strict=True)), decode)
-        self._model.note(texts=len(texts), tokens=sum(text.tokens for text in tagged), truncated=0)
+        tagged = await self._model.off_loop(
+            list(zip(planned, outputs, strict=True)), decode, sizes=[len(text) for text in texts]
+        )
+        self._model.note(texts=len(texts), truncated=0)
         return tagged
 
     def _decode(
@@ -561,24 +626,13 @@ class _Planned:
     windows: list[Window]
 
 
-def _check_text(texts: Sequence[str], first: int, param: str) -> None:
-    """Refuse what has no UTF-8 form, with its position in the request."""
-    for index, text in enumerate(texts, start=first):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidTextError(
-                f"{param}[{index}] holds half of a surrogate pair at character {error.start}",
-                index=index,
-                param=param,
-            ) from error
-
-
-def _caught(
-    work: Callable[[int, Sequence[Value]], list[Other]], first: int, items: Sequence[Value]
-) -> list[Other] | ServiceError:
-    """Return our own errors instead of raising them: of several pieces, the first in order is to be told."""
-    try:
-        return work(first, items)
-    except ServiceError as error:
-        return error
+def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """[first, last) of each job, in order; an item that is too large for one is one by itself."""
+    first = characters = 0
+    for index, size in enumerate(sizes):
+        if index > first and (index - first == _TEXTS_PER_JOB or characters + size > _CHARACTERS_PER_JOB):
+            yield first, index
+            first, characters = index, 0
+        characters += size
+    if first < len(sizes):
+        yield first, len(sizes)

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,13 +92,20 @@ class Services:
 async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
     """Load what ``settings`` name, in worker threads, and close it afterwards.
 
+    The models get ``shutdown_grace_seconds``, together, to finish what is in work; then it is given up.
+
     Raises:
         StartupError: a bundle or the FAQ file cannot be used and ``on_bundle_error`` says to stop; or there
             is no bundle at all.
     """
     async with AsyncExitStack() as stack:
         threads = thread_count() if settings.threads == "auto" else settings.threads
-        budget = ComputeBudget(threads)
+        # asyncio would start a thread for each core of the host, whatever the quota. Two at least, or one
+        # large search would hold up all others.
+        asyncio.get_running_loop().set_default_executor(
+            ThreadPoolExecutor(max(2, threads), thread_name_prefix="conche-worker")
+        )
+        budget = ComputeBudget()
         stack.callback(budget.close)
         services = Services(threads)
         opener = _Opener(settings, metrics, stack, budget, services)
@@ -105,7 +114,17 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         services.searcher = await opener.searcher()
         if services.embedder is None and services.tagger is None:
             opener.refuse_to_serve_nothing()
-        yield services
+        try:
+            yield services
+        finally:
+            await _close_models(services, settings.shutdown_grace_seconds)
+
+
+async def _close_models(services: Services, within_s: float) -> None:
+    ends_at = time.monotonic() + within_s
+    for model in (services.embedder, services.tagger):
+        if model is not None:
+            await model.close(max(0.0, ends_at - time.monotonic()))
 
 
 @dataclass(slots=True)
@@ -148,7 +167,6 @@ class _Opener:
         except ValueError as error:
             self._failed(route, f"CONCHE_{setting.upper()}: {error}")
             return None
-        observer.watch(model.batcher, threads=engine.threads)
         return await self.stack.enter_async_context(model)
 
     async def searcher(self) -> FaqSearcher | None:
@@ -171,8 +189,12 @@ class _Opener:
         if not file.entries:
             self._failed(route, f"FAQ file {source} holds no usable entry")
             return None
+        try:
+            searcher = await FaqSearcher.build(self.services.embedder, file.entries)
+        except (ServiceError, ValueError) as error:
+            self._failed(route, f"FAQ file {source} cannot be used: {error}")
+            return None
         self.services.faq_source, self.services.faq_left_out = source, len(file.bad_lines)
-        searcher = await FaqSearcher.build(self.services.embedder, file.entries)
         self.metrics.watch_faq(lambda: len(searcher.index))
         return searcher
 

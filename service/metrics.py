@@ -7,7 +7,7 @@ there before the first request, so that a rate has a zero to start from and an a
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
@@ -63,8 +63,8 @@ _TOKEN_BUCKETS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4
 _RATIO_BUCKETS: Final = (1.0, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
 
 
-class WatchedQueue(Protocol):
-    """What the gauges read of a ``DynamicBatcher``."""
+class WatchedModel(Protocol):
+    """What the gauges read of a served model."""
 
     limits: BatchingLimits
 
@@ -129,23 +129,41 @@ class Metrics:
 
     # -- fed by the application ------------------------------------------------------------------------------
 
-    def expect_requests(self, routes: Iterable[tuple[str, str]], statuses: Mapping[str, int]) -> None:
+    def expect_requests(
+        self,
+        routes: Collection[tuple[str, str]],
+        *,
+        on_any: Collection[tuple[int, str]],
+        on_body: Collection[tuple[int, str]],
+        on_wrong_method: Collection[tuple[int, str]],
+        on_no_route: Collection[tuple[int, str]],
+    ) -> None:
         """Create the series of the app's routes before the first request.
 
         Args:
             routes: (method, route template), each once.
-            statuses: error code -> HTTP status, of all errors that requests with a body may get.
+            on_any: (HTTP status, error code) of what may go wrong on every route; errors may share a code.
+            on_body: the same, of requests with a body.
+            on_wrong_method: the same, of requests with GET or POST where the route has only the other.
+            on_no_route: the same, of requests to no route at all.
         """
-        for code in statuses:
-            self._codes.know(code)
-        for method, route in (*routes, ("GET", UNMATCHED)):
+        methods: dict[str, set[str]] = {}
+        for method, route in routes:
+            methods.setdefault(route, set()).add(method)
+        expected = [("GET", UNMATCHED, error) for error in on_no_route]
+        expected += [("POST", UNMATCHED, error) for error in on_no_route]
+        for route, taken in methods.items():
+            expected += [(method, route, (200, "")) for method in taken]
+            expected += [(method, route, error) for method in taken for error in on_any]
+            expected += [("POST", route, error) for error in on_body if "POST" in taken]
+            expected += [
+                (method, route, error) for method in {"GET", "POST"} - taken for error in on_wrong_method
+            ]
+        for method, route, (status, code) in expected:
             self._routes.know(route)
+            self._codes.know(code)
             self._request_seconds.labels(route)
-            if route != UNMATCHED:
-                self._requests.labels(route, method, "200", "")
-            if method == "POST":
-                for code, status in statuses.items():
-                    self._requests.labels(route, method, str(status), code)
+            self._requests.labels(route, method, str(status), code)
 
     def observe_request(
         self, *, method: str, route: str, status: int, code: str | None, seconds: float
@@ -225,13 +243,13 @@ class ModelMetrics:
         self._healthy = families.healthy.labels(model)
         self._threads = families.threads.labels(model)
 
-    def watch(self, queue: WatchedQueue, *, threads: int) -> None:
-        """Show the state of ``queue`` at each scrape."""
-        self._queue_depth_items.set_function(lambda: queue.queued_items)
-        self._queue_depth_tokens.set_function(lambda: queue.queued_tokens)
-        self._queue_limit_items.set(queue.limits.max_queue_items)
-        self._queue_limit_tokens.set(queue.limits.max_queue_tokens)
-        self._healthy.set_function(lambda: float(queue.healthy))
+    def watch(self, model: WatchedModel, *, threads: int) -> None:
+        """Show the state of ``model`` at each scrape."""
+        self._queue_depth_items.set_function(lambda: model.queued_items)
+        self._queue_depth_tokens.set_function(lambda: model.queued_tokens)
+        self._queue_limit_items.set(model.limits.max_queue_items)
+        self._queue_limit_tokens.set(model.limits.max_queue_tokens)
+        self._healthy.set_function(lambda: float(model.healthy))
         self._threads.set(threads)
 
     def on_tokenize(self, seconds: float) -> None:
@@ -250,9 +268,8 @@ class ModelMetrics:
         if stats.failed:
             self._failed_batches.inc()
 
-    def on_texts(self, *, texts: int, tokens: int, truncated: int) -> None:
+    def on_texts(self, *, texts: int, truncated: int) -> None:
         """Note the texts of one answered request; their tokens were counted as they were run."""
-        del tokens
         self._texts.inc(texts)
         self._truncated.inc(truncated)
 

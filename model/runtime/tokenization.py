@@ -19,6 +19,23 @@ TOKENIZER_NAME = "tokenizer.json"
 _PAD_TOKENS = ("[PAD]", "<pad>")
 
 
+class NotTextError(ValueError):
+    """A string with half of a surrogate pair, which is no character and has no UTF-8 form.
+
+    Attributes:
+        index: of the text, from 0; None = the prefix.
+        character: where in it, in code points.
+    """
+
+    def __init__(self, string: str, character: int, *, index: int | None) -> None:
+        what = "the prefix" if index is None else f"text {index}"
+        super().__init__(
+            f"{what} holds half of a surrogate pair (U+{ord(string[character]):04X}) at {character}"
+        )
+        self.index = index
+        self.character = character
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
     """One text as tokens; S tokens, special ones included.
@@ -112,11 +129,11 @@ class Tokenizer:
                 word, and the other offsets still count from the start of the caller's text.
 
         Raises:
-            ValueError: a text or the prefix holds half of a surrogate pair, which is no character.
+            NotTextError: a text or the prefix holds half of a surrogate pair.
         """
-        _check_encodable(prefix, "the prefix")
+        _check_encodable(prefix, None)
         for index, text in enumerate(texts):
-            _check_encodable(text, f"text {index}")
+            _check_encodable(text, index)
         # The batch call, even for one text, because it lets go of the interpreter lock.
         encodings = self._tokenizer.encode_batch([prefix + text for text in texts])
         return [
@@ -187,13 +204,11 @@ def _read_special_tokens_as_text(tokenizer: tokenizers.Tokenizer) -> None:
     tokenizer.pre_tokenizer = split if before is None else pre_tokenizers.Sequence([before, split])
 
 
-def _check_encodable(text: str, what: str) -> None:
+def _check_encodable(string: str, index: int | None) -> None:
     try:
-        text.encode()
+        string.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{what} holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at {error.start}"
-        ) from error
+        raise NotTextError(string, error.start, index=index) from error
 
 
 def _from_encoding(encoding: tokenizers.Encoding, text: str, prefix_length: int) -> TokenizedText:

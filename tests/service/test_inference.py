@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -31,10 +32,11 @@ from service.inference import (
     EmbeddingResult,
     EntityTagger,
     InferenceObserver,
+    _pieces,
     finish_vectors,
 )
 from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
-from tests.fakes import FakeEngine, settle, until
+from tests.fakes import HANG_LIMIT_S, FakeEngine, settle, until
 
 # float32 sums over a different number of padded rows may be ordered differently; nothing else may differ.
 TOLERANCE = 1e-5
@@ -57,7 +59,7 @@ def ner_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture
 def budget() -> Iterator[ComputeBudget]:
     """The shared threads, ended after the test."""
-    threads = ComputeBudget(2)
+    threads = ComputeBudget()
     yield threads
     threads.close()
 
@@ -438,28 +440,163 @@ async def test_logits_that_are_not_finite_fail_the_text(ner_bundle: Bundle, budg
 # -- threads, load, life ---------------------------------------------------------------------------------
 
 
-class _SlowTokenizer(Tokenizer):
-    """Waits inside ``tokenize`` until released."""
+class _GatedTokenizer(Tokenizer):
+    """Waits inside ``tokenize`` while its gate is shut, for texts longer than ``waits_above`` characters.
 
-    release = threading.Event()
+    Attributes:
+        jobs: what was asked of it, in order.
+    """
+
+    waits_above = 0
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.jobs: list[list[str]] = []
+        self.gate = threading.Event()
 
     def tokenize(self, texts: Sequence[str], *, prefix: str = "") -> list[TokenizedText]:
-        self.release.wait(20)
+        self.jobs.append(list(texts))
+        if max(map(len, texts)) > self.waits_above:
+            self.gate.wait(HANG_LIMIT_S)
         return super().tokenize(texts, prefix=prefix)
+
+
+def _gated(
+    bundle: Bundle, budget: ComputeBudget, limits: BatchingLimits | None = None
+) -> tuple[_GatedTokenizer, Embedder]:
+    tokenizer = _GatedTokenizer.from_bundle(bundle)
+    return tokenizer, Embedder(bundle.manifest, tokenizer, FakeEngine(size=32), budget=budget, limits=limits)
 
 
 async def test_the_event_loop_turns_while_texts_are_tokenised(
     embedding_bundle: Bundle, budget: ComputeBudget
 ) -> None:
     """Probes must be answered whatever is being tokenised."""
-    tokenizer = _SlowTokenizer.from_bundle(embedding_bundle)
-    engine = FakeEngine(size=32)
-    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
+    tokenizer, embedder = _gated(embedding_bundle, budget)
+    async with embedder:
         call = asyncio.create_task(embedder.embed(["hello"], PLAIN))
         await settle()
         assert not call.done()
-        _SlowTokenizer.release.set()
+        tokenizer.gate.set()
         assert (await call).tokens == [3]
+
+
+async def test_a_tokeniser_that_hangs_turns_health_red_and_fails_its_callers(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """As a model run that hangs does; before, every route waited behind a green probe."""
+    tokenizer, embedder = _gated(embedding_bundle, budget, BatchingLimits(stall_timeout_s=0.02))
+    async with embedder:
+        async with asyncio.timeout(HANG_LIMIT_S):
+            answers = await asyncio.gather(
+                *(embedder.embed(["hello"], PLAIN) for _ in range(3)), return_exceptions=True
+            )
+        assert [type(answer) for answer in answers] == [UnavailableError] * 3
+        assert not embedder.healthy
+        assert "tokenising for tiny-embedding made no progress" in str(embedder.failure)
+        with pytest.raises(UnavailableError, match="no progress"):
+            await embedder.embed(["hello"], PLAIN)
+        tokenizer.gate.set()
+
+
+async def test_the_tokenising_threads_never_keep_the_process_alive(
+    embedder: Embedder, budget: ComputeBudget
+) -> None:
+    """A thread that the interpreter joins at exit would turn SIGTERM into a wait for SIGKILL."""
+    await embedder.embed(["hello"], PLAIN)
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("conche-tokenize")]
+    assert len(ours) >= 2
+    assert all(thread.daemon for thread in ours)
+
+
+async def test_a_huge_text_holds_up_other_huge_texts_only(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """A million characters take seconds, which must not be seconds of everyone."""
+    tokenizer, embedder = _gated(embedding_bundle, budget)
+    tokenizer.waits_above = 20_000
+    truncating = EmbeddingOptions(truncate=True)
+    async with embedder:
+        huge = [asyncio.create_task(embedder.embed(["cat " * 10_000], truncating)) for _ in range(4)]
+        await until(lambda: len(tokenizer.jobs) == 1)
+        async with asyncio.timeout(HANG_LIMIT_S):
+            assert (await embedder.embed(["hello"] * 100, PLAIN)).tokens == [3] * 100
+        assert not any(task.done() for task in huge)
+        tokenizer.gate.set()
+        assert [(await task).tokens for task in huge] == [[64]] * 4
+
+
+async def test_a_small_request_waits_for_one_job_of_a_large_one(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Thousands of short texts are a long time, too."""
+    tokenizer, embedder = _gated(embedding_bundle, budget)
+    async with embedder:
+        large = asyncio.create_task(embedder.embed(["cat"] * 1000, PLAIN))
+        await until(lambda: len(tokenizer.jobs) == 1)
+        small = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+        await settle()
+        tokenizer.gate.set()
+        await asyncio.gather(large, small)
+    assert tokenizer.jobs.index(["hello"]) == 1
+
+
+async def test_what_is_being_tokenised_is_bounded_by_itself(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """The queue behind it is empty all the while, and would never refuse."""
+    tokenizer, embedder = _gated(embedding_bundle, budget)
+    async with embedder:
+        bulk = [asyncio.create_task(embedder.embed(["cat"] * 2048, PLAIN)) for _ in range(24)]
+        await until(lambda: len(tokenizer.jobs) == 1)
+        await settle()
+        refused = [task for task in bulk if task.done()]
+        assert len(bulk) - len(refused) == 4
+        for task in refused:
+            with pytest.raises(OverloadedError, match=r"of 8192 texts .* are being tokenised"):
+                await task
+        small = asyncio.create_task(embedder.embed(["hello"] * 32, PLAIN))
+        await settle()
+        assert not small.done()
+        tokenizer.gate.set()
+        assert (await small).tokens == [3] * 32
+        admitted = [task for task in bulk if task not in refused]
+        assert {len((await task).tokens) for task in admitted} == {2048}
+        assert (await embedder.embed(["cat"] * 2048, PLAIN)).tokens == [3] * 2048
+
+
+async def test_characters_in_tokenisation_are_bounded_too(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Few texts may be long ones. A caller that goes gives its part back."""
+    limits = BatchingLimits(max_queue_tokens=10_000)  # 40,000 characters
+    tokenizer, embedder = _gated(embedding_bundle, budget, limits)
+    truncating = EmbeddingOptions(truncate=True)
+    async with embedder:
+        calls = [asyncio.create_task(embedder.embed(["cat " * 25_000], truncating)) for _ in range(3)]
+        await settle()
+        with pytest.raises(OverloadedError, match="35000 of 40000 characters are being tokenised"):
+            await embedder.embed(["cat " * 25_000], truncating)
+        for task in calls[1:]:
+            task.cancel()
+        await settle()
+        calls.append(asyncio.create_task(embedder.embed(["cat " * 25_000], truncating)))
+        await settle()
+        assert not calls[-1].done()
+        tokenizer.gate.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
+
+
+@given(sizes=st.lists(st.integers(0, 40_000), max_size=120))
+@settings(max_examples=200, deadline=None)
+def test_jobs_cover_all_texts_in_order_and_are_small(sizes: list[int]) -> None:
+    """None left out, none twice; only a single text may be larger than a job should be."""
+    pieces = list(_pieces(sizes))
+    assert [index for first, last in pieces for index in range(first, last)] == list(range(len(sizes)))
+    for first, last in pieces:
+        assert last - first <= 32
+        assert sum(sizes[first:last]) <= 16_384 or last - first == 1
 
 
 async def test_overload_is_told_before_anything_is_tokenised(
@@ -542,11 +679,11 @@ class _Notes:
     def __init__(self) -> None:
         self.tokenized: list[float] = []
         self.batches: list[BatchStats] = []
-        self.answered: list[tuple[int, int, int]] = []
+        self.answered: list[tuple[int, int]] = []
         self.watched: list[tuple[object, int]] = []
 
-    def watch(self, queue: object, *, threads: int) -> None:
-        self.watched.append((queue, threads))
+    def watch(self, model: object, *, threads: int) -> None:
+        self.watched.append((model, threads))
 
     def on_tokenize(self, seconds: float) -> None:
         self.tokenized.append(seconds)
@@ -554,8 +691,8 @@ class _Notes:
     def on_batch(self, stats: BatchStats) -> None:
         self.batches.append(stats)
 
-    def on_texts(self, *, texts: int, tokens: int, truncated: int) -> None:
-        self.answered.append((texts, tokens, truncated))
+    def on_texts(self, *, texts: int, truncated: int) -> None:
+        self.answered.append((texts, truncated))
 
 
 async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, budget: ComputeBudget) -> None:
@@ -566,8 +703,8 @@ async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, bud
     assert len(notes.tokenized) == 1
     assert sum(stats.size for stats in notes.batches) == 2
     assert sum(stats.tokens for stats in notes.batches) == 67
-    assert notes.answered == [(2, 67, 1)]
-    assert notes.watched == [(embedder.batcher, 1)]
+    assert notes.answered == [(2, 1)]
+    assert notes.watched == [(embedder._model, 1)]
 
 
 async def test_a_closed_model_refuses_work(embedding_bundle: Bundle, budget: ComputeBudget) -> None:

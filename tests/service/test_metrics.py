@@ -25,7 +25,7 @@ from tests.bundles import write_tiny_embedding_bundle
 from tests.fakes import FakeEngine, until
 
 ROUTES = [("POST", "/embed"), ("POST", "/search"), ("GET", "/livez"), ("HEAD", "/livez")]
-STATUSES = {"input_too_long": 422, "overloaded": 429, "unavailable": 503, "inference_failed": 500}
+BODY_ERRORS = [(422, "input_too_long"), (429, "overloaded"), (404, "no_model"), (503, "no_model")]
 STATS = BatchStats(
     size=2, tokens=10, padded_tokens=12, queue_seconds=(0.001, 0.002), run_seconds=0.004, failed=False
 )
@@ -53,7 +53,13 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 def metrics(manifest: Manifest) -> Metrics:
     """As the app has them before the first request."""
     ready = Metrics(version="1.2.3")
-    ready.expect_requests(ROUTES, STATUSES)
+    ready.expect_requests(
+        ROUTES,
+        on_any=[(500, "internal")],
+        on_body=BODY_ERRORS,
+        on_wrong_method=[(405, "method_not_allowed")],
+        on_no_route=[(404, "unknown_path")],
+    )
     ready.observe_model(manifest)
     return ready
 
@@ -81,7 +87,15 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
     expected = [
         "conche_requests_total{code=,method=POST,route=/embed,status=200}",
         "conche_requests_total{code=overloaded,method=POST,route=/search,status=429}",
+        "conche_requests_total{code=no_model,method=POST,route=/embed,status=404}",
+        "conche_requests_total{code=no_model,method=POST,route=/embed,status=503}",
         "conche_requests_total{code=,method=GET,route=/livez,status=200}",
+        "conche_requests_total{code=internal,method=POST,route=/embed,status=500}",
+        "conche_requests_total{code=internal,method=GET,route=/livez,status=500}",
+        "conche_requests_total{code=method_not_allowed,method=GET,route=/embed,status=405}",
+        "conche_requests_total{code=method_not_allowed,method=POST,route=/livez,status=405}",
+        "conche_requests_total{code=unknown_path,method=GET,route=unmatched,status=404}",
+        "conche_requests_total{code=unknown_path,method=POST,route=unmatched,status=404}",
         "conche_request_duration_seconds_count{route=/search}",
         "conche_request_duration_seconds_count{route=unmatched}",
         "conche_refusals_total{reason=overloaded}",
@@ -318,7 +332,7 @@ def test_a_batch_is_measured(metrics: Metrics, manifest: Manifest) -> None:
         BatchStats(size=1, tokens=4, padded_tokens=4, queue_seconds=(0.0,), run_seconds=0.1, failed=True)
     )
     observer.on_tokenize(0.0001)
-    observer.on_texts(texts=3, tokens=14, truncated=1)
+    observer.on_texts(texts=3, truncated=1)
     samples = _samples(metrics)
 
     def value(name: str) -> float:
@@ -338,7 +352,7 @@ async def test_the_gauges_follow_a_running_model(
 ) -> None:
     """Read at each scrape; nothing has to remember to update them."""
     bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny-embedding"))
-    engine, budget = FakeEngine(size=32, threads=2), ComputeBudget(1)
+    engine, budget = FakeEngine(size=32, threads=2), ComputeBudget()
     embedder = Embedder(
         manifest,
         Tokenizer.from_bundle(bundle),

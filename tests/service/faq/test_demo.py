@@ -46,7 +46,7 @@ UNANSWERABLE = ["who won the world cup", "what is the capital of France", "ä»Šå¤
 async def searcher() -> AsyncIterator[FaqSearcher]:
     """Search the demo with the model that comes with the project."""
     bundle = Bundle.load(MODEL)
-    budget = ComputeBudget(1)
+    budget = ComputeBudget()
     engine = OnnxRuntimeEngine(bundle, threads=1)
     async with Embedder(bundle.manifest, Tokenizer.from_bundle(bundle), engine, budget=budget) as embedder:
         yield await FaqSearcher.build(embedder, demo_entries())

@@ -31,6 +31,30 @@ async def test_every_route_is_there_before_the_first_request(client: httpx.Async
     assert series["conche_faq_entries"] == 3
 
 
+async def test_what_may_go_wrong_is_there_before_it_does(client: httpx.AsyncClient) -> None:
+    """An alert on a series that appears with its first error misses that error."""
+
+    async def errors() -> set[str]:
+        series = await _series(client)
+        return {
+            name for name in series if name.startswith('conche_requests_total{code="') and '=""' not in name
+        }
+
+    before = await errors()
+    await client.get("/nothing/here")
+    await client.post("/nothing/here")
+    await client.get("/embed")
+    await client.post("/livez")
+    await client.post("/embed", content=b"{", headers={"content-type": "application/json"})
+    await client.post("/search", json={"query": ""})
+    await client.post("/ner", json={"inputs": ["a"] * 3000})
+    assert await errors() == before
+    for status in (404, 503):  # not configured, or failed its checks
+        assert (
+            f'conche_requests_total{{code="no_model",method="POST",route="/ner",status="{status}"}}' in before
+        )
+
+
 async def test_requests_texts_and_refusals_are_counted(client: httpx.AsyncClient) -> None:
     """Each once, under its route and status."""
     before = await _series(client)
