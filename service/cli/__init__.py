@@ -5,9 +5,12 @@ of help only.
 """
 
 import importlib
+import os
 from typing import NamedTuple
 
 import click
+
+from model.runtime.threads import thread_count
 
 
 class LazyCommand(NamedTuple):
@@ -48,6 +51,9 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
+        # NumPy's matrix library starts a thread for each core of the host when it is imported, whatever the
+        # quota. It reads this variable then, and never again.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", str(thread_count()))
         try:
             module = importlib.import_module(entry.module)
         except ModuleNotFoundError as error:

@@ -1,5 +1,6 @@
 """The command group: all names at once, no module before its command."""
 
+import os
 import subprocess
 import sys
 
@@ -41,3 +42,25 @@ def test_an_unknown_command_is_refused() -> None:
     result = CliRunner().invoke(main, ["sevre"])
     assert result.exit_code == 2
     assert "sevre" in result.output
+
+
+def test_the_matrix_library_keeps_to_the_quota() -> None:
+    """It would start a thread per core of the host, and reads its setting once: when NumPy is imported."""
+    program = (
+        "import ctypes, re\nfrom pathlib import Path\nfrom model.runtime import threads\n"
+        "threads.cgroup_quota = lambda *_: 1.5\n"
+        "from click.testing import CliRunner\nfrom service.cli import main\n"
+        "assert CliRunner().invoke(main, ['embed', '--help']).exit_code == 0\n"
+        "maps = Path('/proc/self/maps').read_text()\n"
+        "(path,) = set(re.findall(r'/\\S*openblas\\S*', maps))\n"
+        "library = ctypes.CDLL(path)\n"
+        "names = ('scipy_openblas_get_num_threads64_', 'scipy_openblas_get_num_threads',"
+        " 'openblas_get_num_threads64_', 'openblas_get_num_threads')\n"
+        "count = next(getattr(library, name) for name in names if hasattr(library, name))()\n"
+        "assert count == 1, count\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ
+    )
+    assert done.returncode == 0, done.stderr
