@@ -107,17 +107,17 @@ class Server(uvicorn.Server):
             closable.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()  # closes it, if it is idle
-        await asyncio.sleep(0)  # closed connections are forgotten in the loop's next turn
         ends_at = time.monotonic() + self._settings.shutdown_grace_seconds
         await self._finish_requests(ends_at)
         in_work: set[asyncio.Task[Any]] = set(self.server_state.tasks)
         if in_work:
             await self._cut_off(in_work)
-        if self._forced_by is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(ends_at - time.monotonic(), _CLOSING_S)):
-                    await self.lifespan.shutdown()
-                    return
+        if not self.force_exit:
+            closing = asyncio.create_task(self.lifespan.shutdown())  # waits for a model run that is under way
+            until = max(ends_at, time.monotonic() + _CLOSING_S)
+            await _wait_for(lambda: self.force_exit or closing.done(), until=until)
+            if closing.done():
+                return
         leave(self.exit_code)
 
     async def _go_on_accepting(self) -> None:
@@ -127,16 +127,15 @@ class Server(uvicorn.Server):
         await _wait_for(lambda: self.force_exit, until=time.monotonic() + delay_s)
 
     async def _finish_requests(self, ends_at: float) -> None:
-        connections = self.server_state.connections
-        if connections and not self.force_exit:
-            number = len(connections)
+        connections, tasks = self.server_state.connections, self.server_state.tasks
+        if tasks and not self.force_exit:
+            number = len(tasks)
             logger.info(
                 "finishing %d request%s, up to %d s; Ctrl-C again to stop now",
                 number,
                 "" if number == 1 else "s",
                 self._settings.shutdown_grace_seconds,
             )
-        tasks = self.server_state.tasks
         await _wait_for(lambda: self.force_exit or not (connections or tasks), until=ends_at)
 
     async def _cut_off(self, in_work: set[asyncio.Task[Any]]) -> None:
