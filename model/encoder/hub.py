@@ -79,7 +79,7 @@ def locate(path_or_hub_id: str | Path, *, revision: str | None = None) -> Snapsh
         return _local(folder, revision)
     name = str(path_or_hub_id)
     if not _HUB_ID.fullmatch(name):
-        raise CheckpointError(f"{name} is neither a folder here nor a hub id such as org/name")
+        raise CheckpointError(f"there is no folder {name} here, nor is that a hub id such as org/name")
     path = _fetch(name, revision)
     return Snapshot(path, name=name, hub_id=name, revision=path.name)
 
@@ -140,8 +140,11 @@ def _download(hub_id: str, revision: str | None, patterns: tuple[str, ...]) -> P
         ) from error
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
-            f"{wanted} is not in the hub's cache on this machine, and the hub cannot be reached "
-            f"(is HF_HUB_OFFLINE set?). A folder with the model's files can be given instead. ({error})"
+            f"there is no folder {hub_id} here; {wanted} is not in the hub's cache on this machine either, "
+            "and the hub cannot be reached (is HF_HUB_OFFLINE set?). A folder with the model's files can be "
+            f"given instead. ({error})"
         ) from error
     except Exception as error:  # connections fail with the HTTP library's own types, which change
-        raise CheckpointError(f"{wanted} cannot be fetched from the hub: {error}") from error
+        raise CheckpointError(
+            f"there is no folder {hub_id} here, and {wanted} cannot be fetched from the hub: {error}"
+        ) from error

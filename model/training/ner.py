@@ -22,40 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from model.encoder.heads import TokenClassifier
+    from model.training.options import TrainingOptions
 
     Tokenise = Callable[[Sequence[str]], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
     """texts -> (input_ids [S], offsets [S, 2] in code points) of each."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOptions:
-    """How to train. Learning rates are the peak of a warm-up followed by a linear fall to zero.
-
-    ``token_dropout`` is the share of tokens hidden behind the unknown token while training, so that
-    a name is learned from what stands around it and not by heart.
-    """
-
-    epochs: int = 4
-    batch_size: int = 32
-    learning_rate: float = 3e-4
-    head_learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    warmup_share: float = 0.1
-    max_gradient_norm: float = 1.0
-    max_tokens: int = 128
-    token_dropout: float = 0.1
-    seed: int = 13
-    bfloat16: bool = True
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(
-                f"epochs and batch_size must be at least 1, not {self.epochs} and {self.batch_size}"
-            )
-        if not 0.0 <= self.warmup_share < 1.0:
-            raise ValueError(f"warmup_share must be in [0, 1), not {self.warmup_share}")
-        if not 0.0 <= self.token_dropout < 1.0:
-            raise ValueError(f"token_dropout must be in [0, 1), not {self.token_dropout}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +52,11 @@ class EpochReport:
     def dev_f1(self) -> float:
         """Mean F1 over the development sets: each language counts alike, whatever its size."""
         return sum(score.f1 for score in self.dev.values()) / len(self.dev)
+
+
+def best_of(reports: Sequence[EpochReport]) -> EpochReport:
+    """The epoch whose weights are kept: the first of those with the highest mean F1."""
+    return max(reports, key=lambda report: report.dev_f1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,8 +151,9 @@ class NerTrainer:
 
         Args:
             train: Examples to learn from.
-            dev: Named development sets; the epoch with the best mean F1 over them wins.
-            best_weights: File that holds the best state so far, so that a killed run loses one epoch.
+            dev: Named development sets; ``best_of`` says which epoch wins.
+            best_weights: File for the best state so far, which is read back at the end. It is not enough
+                to go on from: a run that is stopped begins anew.
             on_step: Called after each optimiser step.
             on_epoch: Called after each epoch with its development scores.
 
@@ -203,7 +179,7 @@ class NerTrainer:
                 for name, examples in dev.items()
             }
             reports.append(EpochReport(epoch, sum(losses) / len(losses), scores, time.monotonic() - started))
-            if reports[-1].dev_f1 >= max(report.dev_f1 for report in reports):
+            if best_of(reports) is reports[-1]:
                 torch.save(self.classifier.state_dict(), best_weights)
             on_epoch(reports[-1])
         self.classifier.load_state_dict(torch.load(best_weights, weights_only=True))

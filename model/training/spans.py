@@ -35,6 +35,10 @@ class LabelledText:
     spans: tuple[Span, ...]
 
 
+class EncodingError(ValueError):
+    """A data file that is not UTF-8; the message names file and line."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BadLine:
     """A line of a data file that cannot be used, and why."""
@@ -58,13 +62,19 @@ def read_spans(path: Path) -> tuple[list[LabelledText], list[BadLine]]:
 
     Raises:
         OSError: The file cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
+        EncodingError: It is not UTF-8.
     """
     texts: list[LabelledText] = []
     bad: list[BadLine] = []
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            except UnicodeDecodeError as error:
+                raise EncodingError(
+                    f"{path}:{number}: byte {raw[error.start]:#04x} is not UTF-8; save the file in UTF-8"
+                ) from error
+            if not line:
                 continue
             try:
                 texts.append(_parse(line))
@@ -81,6 +91,8 @@ def _parse(line: str) -> LabelledText:
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise ValueError('not an object with a string under "text"')
     text: str = record["text"]
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("the text holds half a surrogate pair, which is no character")
     listed = record.get("spans", record.get("entities", []))
     if not isinstance(listed, list):
         raise ValueError('"spans" is not a list')
@@ -116,6 +128,15 @@ def _check_span(item: Any, text: str) -> Span:
 def bio_labels(types: Iterable[str]) -> list[str]:
     """``O``, then ``B-X`` and ``I-X`` for each type, in the order given."""
     return ["O", *(f"{prefix}-{name}" for name in types for prefix in "BI")]
+
+
+def count_spans(texts: Iterable[LabelledText]) -> dict[str, int]:
+    """Spans by label, most frequent first."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        for span in text.spans:
+            counts[span.label] = counts.get(span.label, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def align(

@@ -1,10 +1,9 @@
-"""From an embedding bundle and labelled files to a tagging bundle, and how good a tagging bundle is."""
+"""From an embedding bundle and labelled files to a tagging bundle."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,14 +13,10 @@ import torch
 from model.encoder.config import EncoderConfig
 from model.encoder.heads import TokenClassifier
 from model.export.writer import BundleContents, WrittenBundle, read_bundle_weights, write_bundle
-from model.runtime.bundle import Bundle, Source
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
-from model.runtime.tagging import LabelScheme, find_entities, softmax
-from model.runtime.tokenization import Tokenizer
-from model.runtime.windows import plan_windows, stitch
-from model.training.ner import NerTrainer, TrainingOptions, prepare
-from model.training.scoring import Score, score_spans
-from model.training.spans import Span
+from model.runtime.bundle import Bundle, Manifest, Source
+from model.runtime.tokenization import TOKENIZER_NAME, Tokenizer
+from model.training.ner import NerTrainer, best_of, prepare
+from model.training.spans import count_spans
 from model.training.tokens import write_tagging_tokenizer
 
 if TYPE_CHECKING:
@@ -32,9 +27,14 @@ if TYPE_CHECKING:
 
     from model.runtime.bundle import Storage
     from model.training.ner import EpochReport, Progress, Tokenise
+    from model.training.options import TrainingOptions
     from model.training.spans import LabelledText
 
 UNKNOWN_TOKENS: Final = ("[UNK]", "<unk>")
+
+
+class UnfitBaseError(ValueError):
+    """A bundle that no tagger can be trained from."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +63,26 @@ class TrainedTagger:
     data: DataReport
     epochs: Sequence[EpochReport]
 
+    @property
+    def best_epoch(self) -> int:
+        """The epoch whose weights these are, from 1."""
+        return best_of(self.epochs).epoch
+
+
+def read_base(base: Path) -> Manifest:
+    """Check the bundle to start from, before anything slow.
+
+    Raises:
+        BundleError: The bundle is damaged.
+        UnfitBaseError: It is not one for embedding.
+    """
+    manifest = Bundle.load(base).manifest
+    if manifest.task != "embedding":
+        raise UnfitBaseError(
+            f"{manifest.name} is for {manifest.task}; a tagger is trained from an embedding bundle"
+        )
+    return manifest
+
 
 def classifier_on(base: Path, labels: Sequence[str]) -> TokenClassifier:
     """Put a fresh head on a bundle's encoder.
@@ -73,9 +93,10 @@ def classifier_on(base: Path, labels: Sequence[str]) -> TokenClassifier:
 
     Raises:
         BundleError: The bundle is damaged.
+        UnfitBaseError: It is not one for embedding.
         RuntimeError: Its tensors are not those of its architecture.
     """
-    architecture = Bundle.load(base).manifest.architecture.model_dump(exclude={"family", "parameters"})
+    architecture = read_base(base).architecture.model_dump(exclude={"family", "parameters"})
     # With few labels, dropping attention weights only slows learning; hidden dropout stays.
     config = EncoderConfig(**architecture, attention_probs_dropout_prob=0.0)
     classifier = TokenClassifier(config, labels)
@@ -106,12 +127,20 @@ def fine_tune(
         on_data: Told about the training texts before the first step.
         on_step: Told about each step.
         on_epoch: Told about each epoch.
+
+    Raises:
+        BundleError: The base is damaged.
+        UnfitBaseError: It is not one for embedding, reads fewer tokens than ``options`` say, or has no
+            unknown token.
     """
+    longest = read_base(base).max_tokens
+    if options.max_tokens > longest:
+        raise UnfitBaseError(f"{base.name} reads {longest} tokens, max_tokens is {options.max_tokens}")
     torch.manual_seed(options.seed)
     classifier = classifier_on(base, labels)
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizer_file = Path(scratch) / "tokenizer.json"
-        write_tagging_tokenizer(base / "tokenizer.json", tokenizer_file)
+        tokenizer_file = Path(scratch) / TOKENIZER_NAME
+        write_tagging_tokenizer(base / TOKENIZER_NAME, tokenizer_file)
         tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         tokenise = _tokenise_with(Tokenizer.from_file(tokenizer_file))
         prepared = prepare(train, tokenise, labels, max_tokens=options.max_tokens)
@@ -178,52 +207,6 @@ def write_tagger(
     )
 
 
-def evaluate_tagger(
-    path: Path, texts: Sequence[LabelledText], *, threads: int, on_text: Callable[[], None] = lambda: None
-) -> tuple[Score, dict[str, Score]]:
-    """Score a tagging bundle on labelled texts, read exactly as the service reads them.
-
-    Args:
-        path: The bundle.
-        texts: With spans whose labels are the bundle's entity types.
-        threads: Compute threads.
-        on_text: Called after each text.
-
-    Returns:
-        Micro-averaged over all labels, and by label.
-
-    Raises:
-        BundleError: The bundle is damaged.
-    """
-    bundle = Bundle.load(path)
-    tokenizer = Tokenizer.from_bundle(bundle)
-    scheme = LabelScheme.from_labels(bundle.manifest.labels)
-    found: list[list[Span]] = []
-    with closing(OnnxRuntimeEngine(bundle, threads=threads)) as engine:
-        for labelled, tokenized in zip(texts, tokenizer.tokenize([t.text for t in texts]), strict=True):
-            windows = plan_windows(labelled.text, tokenized, max_tokens=bundle.manifest.max_tokens)
-            logits = [
-                engine.run(pad_batch([window.input_ids], tokenizer.pad_token_id), ["logits"])["logits"][0]
-                for window in windows
-            ]
-            probabilities = softmax(stitch(windows, logits))
-            entities = find_entities(
-                labelled.text, tokenized.offsets, tokenized.word_ids, probabilities, scheme
-            )
-            found.append([Span(entity.start, entity.end, entity.label) for entity in entities])
-            on_text()
-    return score_spans([labelled.spans for labelled in texts], found)
-
-
-def count_spans(texts: Sequence[LabelledText]) -> dict[str, int]:
-    """Spans by label, most frequent first."""
-    counts: dict[str, int] = {}
-    for text in texts:
-        for span in text.spans:
-            counts[span.label] = counts.get(span.label, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
 def _tokenise_with(tokenizer: Tokenizer) -> Tokenise:
     def tokenise(texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         return [(tokenized.input_ids, tokenized.offsets) for tokenized in tokenizer.tokenize(texts)]
@@ -236,4 +219,4 @@ def _unknown_token_id(tokenizer: tokenizers.Tokenizer) -> int:
         token_id = tokenizer.token_to_id(token)
         if token_id is not None:
             return int(token_id)
-    raise ValueError(f"the tokenizer has none of {', '.join(UNKNOWN_TOKENS)}")
+    raise UnfitBaseError(f"the tokenizer has none of {', '.join(UNKNOWN_TOKENS)}")

@@ -9,19 +9,20 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from model.runtime.bundle import Bundle, BundleError, Manifest, Task, discover
+from model.runtime.bundle import STORAGES, Bundle, BundleError, Manifest, Task, discover
+from service.cli.languages import languages_option
+from service.cli.training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from model.encoder.checkpoint import Checkpoint
     from model.encoder.weights import LoadReport
-    from model.export.storage import Encoding
     from model.export.writer import Progress, WrittenBundle
-
-_STORAGES: Final = ("float32", "float16", "int8_row", "q4_block32")
+    from model.runtime.bundle import Storage
+    from model.runtime.golden import GoldenReport
 
 _models_dir = click.option(
     "--models-dir",
@@ -56,10 +57,32 @@ def models(context: click.Context, models_dir: Path, *, as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.pass_obj
-def verify(models_dir: Path, name: str) -> None:
-    """Check every file's digest and recompute the golden texts of the bundle NAME (or a path to one)."""
+def verify(models_dir: Path, name: str | None) -> None:
+    """Check every file's digest and recompute the golden texts of the bundle NAME.
+
+    NAME may be a path; without it every bundle is checked.
+    """
+    paths = discover(models_dir) if name is None else [_find(models_dir, name)]
+    if not paths:
+        raise click.ClickException(f"no bundles in {models_dir}")
+    failures = []
+    for path in paths:
+        try:
+            bundle, report = _prove(path)
+        except BundleError as error:
+            failures.append(str(error) if name else f"{path.name}: {error}")
+            continue
+        click.echo(
+            f"{bundle.manifest.name}: {len(bundle.manifest.files)} files as the manifest says; "
+            f"{report.texts} golden texts within {report.max_difference:.1e} (allowed {report.tolerance:g})"
+        )
+    if failures:
+        raise click.ClickException("\n".join(failures))
+
+
+def _prove(path: Path) -> tuple[Bundle, GoldenReport]:
     from contextlib import closing
 
     from model.runtime.engine import OnnxRuntimeEngine
@@ -67,17 +90,10 @@ def verify(models_dir: Path, name: str) -> None:
     from model.runtime.threads import thread_count
     from model.runtime.tokenization import Tokenizer
 
-    try:
-        bundle = Bundle.load(_find(models_dir, name))
-        tokenizer = Tokenizer.from_bundle(bundle)
-        with closing(OnnxRuntimeEngine(bundle, threads=thread_count())) as engine:
-            report = check_golden(bundle, tokenizer, engine)
-    except BundleError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(
-        f"{bundle.manifest.name}: {len(bundle.manifest.files)} files as the manifest says; "
-        f"{report.texts} golden texts within {report.max_difference:.1e} (allowed {report.tolerance:g})"
-    )
+    bundle = Bundle.load(path)
+    tokenizer = Tokenizer.from_bundle(bundle)
+    with closing(OnnxRuntimeEngine(bundle, threads=thread_count())) as engine:
+        return bundle, check_golden(bundle, tokenizer, engine)
 
 
 @models.command()
@@ -112,7 +128,7 @@ def measure(models_dir: Path, name: str, sts: Sequence[str], faq: Sequence[str],
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def import_(checkpoint: str, revision: str | None, *, as_json: bool) -> None:
     """Fetch and check CHECKPOINT, a folder or a hub id, and say what is in it. Writes no bundle."""
-    _require_training_packages()
+    _prepare_to_read(checkpoint)
     from model.encoder.checkpoint import read_checkpoint
     from model.encoder.errors import CheckpointError
     from model.encoder.weights import load_encoder, load_token_classifier
@@ -138,7 +154,7 @@ def import_(checkpoint: str, revision: str | None, *, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's folder.")
 @click.option(
     "--storage",
-    type=click.Choice(_STORAGES),
+    type=click.Choice(STORAGES),
     default="float32",
     show_default=True,
     help="How the word table and the linear layers are stored; always computed in float32.",
@@ -154,22 +170,20 @@ def import_(checkpoint: str, revision: str | None, *, as_json: bool) -> None:
     "--pooling", type=click.Choice(["cls", "mean"]), help="By default as the checkpoint says, else mean."
 )
 @click.option("--licence", help="SPDX identifier; by default as the model card says.")
-@click.option(
-    "--language", "languages", multiple=True, help="Code such as zh; by default as the model card says."
-)
+@languages_option(help="Codes, comma separated; by default as the model card says.")
 @click.option("--description", help="One sentence for the manifest.")
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it exists.")
 def export(
     checkpoint: str,
     output: Path,
     *,
-    storage: Encoding,
+    storage: Storage,
     name: str | None,
     revision: str | None,
     task: Task | None,
     pooling: Literal["cls", "mean"] | None,
     licence: str | None,
-    languages: Sequence[str],
+    languages: Sequence[str] | None,
     description: str | None,
     overwrite: bool,
 ) -> None:
@@ -177,25 +191,26 @@ def export(
 
     For example: conche export sentence-transformers/all-MiniLM-L6-v2 -o models/all-MiniLM-L6-v2
     """
-    _require_training_packages()
+    _prepare_to_read(checkpoint)
     from model.encoder.checkpoint import read_checkpoint
     from model.encoder.errors import CheckpointError
-    from model.export.from_checkpoint import UNKNOWN_LICENCE, Choices, contents_of
+    from model.export.from_checkpoint import UNKNOWN_LICENCE, Choices, contents_of, notice_files
     from model.export.golden import FidelityError
     from model.export.graph import GraphError
     from model.export.parity import ParityError
     from model.export.storage import StorageError
-    from model.export.writer import ExportError, write_bundle
+    from model.export.writer import ExportError, check_target, write_bundle
 
     choices = Choices(
         name=name or output.resolve().name,
         task=task,
         pooling=pooling,
         licence=licence,
-        languages=languages or None,
+        languages=languages,
         description=description,
     )
     try:
+        check_target(choices.name, output, overwrite=overwrite)
         click.echo(f"reading {checkpoint}", err=True)
         read = read_checkpoint(checkpoint, revision=revision)
         contents, report = contents_of(read, choices)
@@ -206,6 +221,9 @@ def export(
             click.echo("the checkpoint states no pooling: mean is taken (--pooling changes it)", err=True)
         if contents.licence == UNKNOWN_LICENCE:
             click.echo("the checkpoint states no licence (--licence names one)", err=True)
+        for file, original in notice_files(read.path).items():
+            if file != original.name:
+                click.echo(f"{original.name} is called {file} in the bundle", err=True)
         with _progress_line() as progress:
             written = write_bundle(contents, output, storage=storage, overwrite=overwrite, progress=progress)
     except (
@@ -214,6 +232,7 @@ def export(
         ExportError,
         FidelityError,
         GraphError,
+        OSError,
         ParityError,
         StorageError,
     ) as error:
@@ -221,18 +240,14 @@ def export(
     _print_written(written)
 
 
-def _require_training_packages() -> None:
-    from importlib.util import find_spec
-
-    missing = [
-        name
-        for name in ("torch", "onnx", "onnxscript", "safetensors", "huggingface_hub")
-        if not find_spec(name)
-    ]
-    if missing:
-        raise click.ClickException(
-            f"{', '.join(missing)} not installed: importing and exporting need `pip install '.[train]'`"
-        )
+def _prepare_to_read(checkpoint: str) -> None:
+    """Say first what is likeliest wrong: no such folder, then packages that are missing."""
+    if not Path(checkpoint).expanduser().is_dir():
+        absent = f"there is no folder {checkpoint} here"
+        if checkpoint.startswith(("/", ".", "~")):
+            raise click.ClickException(absent)
+        click.echo(f"{absent}; it is taken for a model of the hub", err=True)
+    require_training_packages()
 
 
 class _progress_line:  # noqa: N801 - reads as the function it stands for
@@ -299,8 +314,16 @@ def _facts(checkpoint: Checkpoint, report: LoadReport) -> dict[str, Any]:
 
 
 def _find(models_dir: Path, name: str) -> Path:
-    path = models_dir / name
-    return path if path.is_dir() else Path(name)
+    """The bundle of that name, or else the folder at that path.
+
+    Raises:
+        click.ClickException: there is neither; says what is there.
+    """
+    for path in (models_dir / name, Path(name)):
+        if path.is_dir():
+            return path
+    here = ", ".join(path.name for path in discover(models_dir))
+    raise click.ClickException(f"no bundle {name} in {models_dir}, which has {here or 'none'}")
 
 
 def _named_paths(pairs: Sequence[str]) -> dict[str, Path]:

@@ -1,46 +1,34 @@
-"""``conche train ner`` and ``conche eval ner``: a tagger from your own labelled file, and how good it is."""
+"""``conche train ner`` and ``conche eval ner``: a tagger from your own labelled file, and how good it is.
+
+Training needs the ``train`` extra, measuring only what serving needs.
+"""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from tqdm import tqdm
 
-from model.encoder.errors import CheckpointError
-from model.export.golden import FidelityError
-from model.export.graph import GraphError
-from model.export.parity import ParityError
-from model.export.storage import StorageError
-from model.export.writer import ExportError, WrittenBundle, record_quality
-from model.runtime.bundle import BundleError
-from model.runtime.threads import thread_count
-from model.training.ner import EpochReport, Progress, TrainingOptions
-from model.training.scoring import Score
-from model.training.spans import LabelledText, bio_labels, read_spans
-from model.training.tagger import (
-    DataReport,
-    TrainedTagger,
-    count_spans,
-    evaluate_tagger,
-    fine_tune,
-    write_tagger,
-)
+from model.runtime.bundle import STORAGES, BundleError
+from model.training.options import TrainingOptions
+from model.training.spans import EncodingError, LabelledText, bio_labels, count_spans, read_spans
+from service.cli.languages import languages_option
+from service.cli.training_packages import require_training_packages
 
-DEFAULTS = TrainingOptions()
-_EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-_FAILURES = (
-    BundleError,
-    CheckpointError,
-    ExportError,
-    FidelityError,
-    FloatingPointError,
-    GraphError,
-    ParityError,
-    StorageError,
-)
+if TYPE_CHECKING:
+    from model.export.writer import WrittenBundle
+    from model.runtime.bundle import Storage
+    from model.training.ner import EpochReport, Progress
+    from model.training.scoring import Score
+    from model.training.tagger import DataReport, TrainedTagger
+
+DEFAULTS: Final = TrainingOptions()
+_EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group()
@@ -87,15 +75,37 @@ def evaluate() -> None:
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new bundle."
 )
-@click.option("--epochs", default=DEFAULTS.epochs, show_default=True, help="Passes over the training files.")
-@click.option("--batch-size", default=DEFAULTS.batch_size, show_default=True, help="Texts a step.")
 @click.option(
-    "--learning-rate", default=DEFAULTS.learning_rate, show_default=True, help="Peak, for the encoder."
+    "--labels",
+    help="Entity types, comma separated, in the order that the bundle names them; by default those of the "
+    "training files, most frequent first.",
+)
+@click.option(
+    "--epochs",
+    default=DEFAULTS.epochs,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Passes over the training files.",
+)
+@click.option(
+    "--batch-size",
+    default=DEFAULTS.batch_size,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Texts a step.",
+)
+@click.option(
+    "--learning-rate",
+    default=DEFAULTS.learning_rate,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Peak, for the encoder.",
 )
 @click.option(
     "--max-tokens",
     default=DEFAULTS.max_tokens,
     show_default=True,
+    type=click.IntRange(min=3),
     help="Longer training texts are cut, and counted.",
 )
 @click.option(
@@ -105,12 +115,10 @@ def evaluate() -> None:
     "--storage",
     default="int8_row",
     show_default=True,
-    type=click.Choice(["float32", "float16", "int8_row", "q4_block32"]),
+    type=click.Choice(STORAGES),
     help="How weights lie on disk.",
 )
-@click.option(
-    "--languages", default="zh,en", show_default=True, help="Codes, comma separated, for the manifest."
-)
+@languages_option(default="zh,en", help="Codes, comma separated, for the manifest.")
 @click.option(
     "--licence",
     default="LicenseRef-unknown",
@@ -132,13 +140,14 @@ def train_ner(
     test_files: Sequence[Path],
     base: Path,
     output: Path,
+    labels: str | None,
     epochs: int,
     batch_size: int,
     learning_rate: float,
     max_tokens: int,
     seed: int,
-    storage: Any,
-    languages: str,
+    storage: Storage,
+    languages: Sequence[str],
     licence: str,
     description: str,
     notice: Path | None,
@@ -149,34 +158,57 @@ def train_ner(
     A line of a file: {"text": "...", "spans": [{"start": 0, "end": 2, "label": "PER"}]}, offsets in
     code points, end exclusive. Lines that do not fit are reported and left out.
     """
-    if output.exists() and not overwrite:
-        raise click.ClickException(f"{output} exists; choose another folder or add --overwrite")
-    options = TrainingOptions(
-        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, max_tokens=max_tokens, seed=seed
-    )
-    texts = [text for file in train_files for text in _read(file)]
-    dev = {_name(file): _read(file) for file in dev_files}
-    tests = {_name(file): _read(file) for file in test_files}
-    types = list(count_spans(texts))
-    if not types:
-        raise click.ClickException("the training files hold no spans")
-    _refuse_new_labels(types, dev | tests)
+    require_training_packages()
+    from model.encoder.errors import CheckpointError
+    from model.export.golden import FidelityError
+    from model.export.graph import GraphError
+    from model.export.parity import ParityError
+    from model.export.storage import StorageError
+    from model.export.writer import ExportError, check_target
+    from model.training.tagger import UnfitBaseError, read_base, write_tagger
+
     try:
+        # Everything that can be wrong with the command is found before the hours of training.
+        check_target(output.resolve().name, output, overwrite=overwrite)
+        options = TrainingOptions(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            max_tokens=min(max_tokens, read_base(base).max_tokens),
+            seed=seed,
+        )
+        notices = {} if notice is None else {"NOTICE": _read_notice(notice)}
+        train_sets, dev, tests = (_read_sets(files) for files in (train_files, dev_files, test_files))
+        texts = [text for labelled in train_sets.values() for text in labelled]
+        types = _entity_types(texts, labels)
+        _refuse_new_labels(types, train_sets | dev | tests)
         trained = _train_with_progress(base, bio_labels(types), texts, dev, options)
         written = write_tagger(
             trained,
             base,
             output,
-            languages=[code.strip() for code in languages.split(",") if code.strip()],
+            languages=languages,
             licence=licence,
             description=description,
-            notices={} if notice is None else {"NOTICE": notice.read_text(encoding="utf-8")},
-            quality={"training": _training_summary(trained, options)},
+            notices=notices,
+            quality={"training": _training_summary(trained, options, sets=list(train_sets))},
             storage=storage,
             overwrite=overwrite,
         )
-        _measure(written, tests)
-    except _FAILURES as error:
+        _measure(written, dev | tests)
+    except (
+        BundleError,
+        CheckpointError,
+        EncodingError,
+        ExportError,
+        FidelityError,
+        FloatingPointError,
+        GraphError,
+        OSError,
+        ParityError,
+        StorageError,
+        UnfitBaseError,
+    ) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{output}: {written.nbytes / 1e6:.1f} MB, shared tables included")
 
@@ -187,9 +219,11 @@ def train_ner(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def evaluate_ner(*, bundle: Path, file: Path, as_json: bool) -> None:
     """Score BUNDLE on the labelled texts of FILE: exact borders and label, as seqeval counts."""
+    from model.training.evaluation import NotATaggerError
+
     try:
         overall, per_label = _evaluate(bundle, _read(file), f"reading {file.name}")
-    except BundleError as error:
+    except (BundleError, EncodingError, NotATaggerError) as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(json.dumps(score_summary(overall, per_label)))
@@ -221,12 +255,37 @@ def _read(path: Path) -> list[LabelledText]:
     return texts
 
 
-def _name(path: Path) -> str:
-    """``data/uner_en_ewt/dev.jsonl`` -> ``uner_en_ewt/dev``: the folder usually names the set."""
-    return f"{path.resolve().parent.name}/{path.stem}"
+def _read_notice(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is not UTF-8") from error
 
 
-def _refuse_new_labels(types: Sequence[str], sets: dict[str, list[LabelledText]]) -> None:
+def _read_sets(files: Sequence[Path]) -> dict[str, list[LabelledText]]:
+    """Texts by the set's name: ``data/uner_en_ewt/dev.jsonl`` is ``uner_en_ewt/dev``."""
+    sets: dict[str, list[LabelledText]] = {}
+    for path in files:
+        name = f"{path.resolve().parent.name}/{path.stem}"
+        if name in sets:
+            raise click.ClickException(f"two files would be reported as {name}; {path} is the second")
+        sets[name] = _read(path)
+    return sets
+
+
+def _entity_types(texts: Sequence[LabelledText], labels: str | None) -> list[str]:
+    found = list(count_spans(texts))
+    if not found:
+        raise click.ClickException("the training files hold no spans")
+    if labels is None:
+        return found
+    types = [name.strip() for name in labels.split(",") if name.strip()]
+    if sorted(types) != sorted(found):
+        raise click.ClickException(f"--labels {labels}, but the training files have {','.join(found)}")
+    return types
+
+
+def _refuse_new_labels(types: Sequence[str], sets: Mapping[str, Sequence[LabelledText]]) -> None:
     for name, texts in sets.items():
         unknown = sorted(count_spans(texts).keys() - set(types))
         if unknown:
@@ -237,9 +296,13 @@ def _train_with_progress(
     base: Path,
     labels: Sequence[str],
     texts: Sequence[LabelledText],
-    dev: dict[str, list[LabelledText]],
+    dev: Mapping[str, Sequence[LabelledText]],
     options: TrainingOptions,
 ) -> TrainedTagger:
+    from tqdm import tqdm
+
+    from model.training.tagger import fine_tune
+
     with tqdm(unit="step", desc="training") as bar:
 
         def on_data(data: DataReport) -> None:
@@ -264,23 +327,29 @@ def _train_with_progress(
         )
 
 
-def _training_summary(trained: TrainedTagger, options: TrainingOptions) -> dict[str, Any]:
-    best = max(trained.epochs, key=lambda report: report.dev_f1)
+def _training_summary(
+    trained: TrainedTagger, options: TrainingOptions, *, sets: Sequence[str]
+) -> dict[str, Any]:
+    """What the model was made from and how; ``models/ner-zh-en`` has exactly this."""
     return {
         "texts": trained.data.texts,
         "spans": dict(trained.data.spans),
+        "sets": list(sets),
         "epochs": options.epochs,
-        "best_epoch": best.epoch,
+        "best_epoch": trained.best_epoch,
         "learning_rate": options.learning_rate,
+        "token_dropout": options.token_dropout,
         "seed": options.seed,
-        "dev_f1": {name: round(100 * score.f1, 2) for name, score in best.dev.items()},
     }
 
 
-def _measure(written: WrittenBundle, tests: dict[str, list[LabelledText]]) -> None:
+def _measure(written: WrittenBundle, sets: Mapping[str, Sequence[LabelledText]]) -> None:
+    """Score the finished bundle, as it is served, and write the figures into its manifest."""
+    from model.export.writer import record_quality
+
     quality = {
-        name: score_summary(*_evaluate(written.path, texts, f"testing on {name}"))
-        for name, texts in tests.items()
+        name: score_summary(*_evaluate(written.path, texts, f"measuring on {name}"))
+        for name, texts in sets.items()
     }
     record_quality(written.path, quality)
     for name, summary in quality.items():
@@ -288,9 +357,8 @@ def _measure(written: WrittenBundle, tests: dict[str, list[LabelledText]]) -> No
 
 
 def _evaluate(bundle: Path, texts: Sequence[LabelledText], what: str) -> tuple[Score, dict[str, Score]]:
-    with tqdm(total=len(texts), unit="text", desc=what) as bar:
+    from model.runtime.threads import thread_count
+    from model.training.evaluation import evaluate_tagger
 
-        def on_text() -> None:
-            bar.update()
-
-        return evaluate_tagger(bundle, texts, threads=thread_count(), on_text=on_text)
+    with click.progressbar(length=len(texts), label=what, file=sys.stderr) as bar:
+        return evaluate_tagger(bundle, texts, threads=thread_count(), on_text=lambda: bar.update(1))

@@ -10,8 +10,9 @@ import torch
 
 from model.encoder.config import EncoderConfig
 from model.encoder.heads import TokenClassifier
-from model.training.ner import EpochReport, NerTrainer, Progress, TrainingOptions, prepare
-from model.training.scoring import score_spans
+from model.training.ner import EpochReport, NerTrainer, Progress, best_of, prepare
+from model.training.options import TrainingOptions
+from model.training.scoring import Score, score_spans
 from model.training.spans import LabelledText, Span, bio_labels
 
 WORDS = [
@@ -105,9 +106,25 @@ def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     """What is left in the classifier scores what the best report says."""
     trainer, reports, _ = run(tmp_path, learning_rate=0.2, head_learning_rate=0.2, epochs=3)
     dev = prepare(toy_texts(50, 2), tokenise, LABELS, max_tokens=16).examples
-    best = max(reports, key=lambda report: report.dev_f1)
+    best = best_of(reports)
     assert score_spans([example.spans for example in dev], trainer.predict(dev))[0] == best.dev["dev"]
     assert best is not reports[-1]
+
+
+def test_of_equal_epochs_the_first_is_kept_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported as the best epoch is the one whose weights are in the bundle."""
+    saved: list[int] = []
+    monkeypatch.setattr(NerTrainer, "predict", lambda self, examples: [[] for _ in examples])
+    monkeypatch.setattr(torch, "save", lambda state, path: saved.append(len(saved) + 1))
+    monkeypatch.setattr(torch, "load", lambda path, weights_only: toy_classifier().state_dict())
+    _, reports, _ = run(tmp_path, epochs=3)
+    assert [report.dev_f1 for report in reports] == [0.0, 0.0, 0.0]
+    assert saved == [1]
+    assert best_of(reports).epoch == 1
+    higher = EpochReport(4, 0.1, {"dev": Score(1, 1, 1)}, 1.0)
+    assert best_of([*reports, higher, higher]) is higher
 
 
 def test_same_seed_same_weights(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.training.spans import IGNORED_LABEL, Span, align, bio_labels, read_spans, spans_of
+from model.training.spans import IGNORED_LABEL, EncodingError, Span, align, bio_labels, read_spans, spans_of
 
 LABELS = bio_labels(["PER", "LOC"])
 LABEL_IDS = {name: index for index, name in enumerate(LABELS)}
@@ -49,6 +49,21 @@ def test_every_line_that_does_not_fit_is_named(tmp_path: Path) -> None:
     ):
         assert words in reason
     assert str(bad[0]).startswith(f"{path}:2: ")
+
+
+def test_a_file_in_another_encoding_is_refused_by_line(tmp_path: Path) -> None:
+    """Chinese tools still write GBK; read as UTF-8 with gaps, every offset would be off."""
+    path = tmp_path / "gbk.jsonl"
+    path.write_bytes(b'{"text":"a"}\n' + '{"text":"北京"}'.encode("gbk"))
+    with pytest.raises(EncodingError, match=r"gbk\.jsonl:2: byte 0xb1 is not UTF-8"):
+        read_spans(path)
+
+
+def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
+    """JSON can spell it, no tokenizer takes it."""
+    texts, bad = read_spans(write(tmp_path / "half.jsonl", r'{"text":"a \ud83d"}'))
+    assert texts == []
+    assert "surrogate" in bad[0].reason
 
 
 def test_both_names_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:

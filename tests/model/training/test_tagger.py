@@ -20,6 +20,7 @@ from model.training.tagger import classifier_on
 from model.training.tokens import write_tagging_tokenizer
 from service.cli import main
 
+SHIPPED = Path(__file__).parents[3] / "models" / "ner-zh-en"
 PEOPLE, PLACES = ["ann", "bo", "王明"], ["oslo", "rio", "北京"]
 FILLERS = ["met", "in", "the", "saw", "去了"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *PEOPLE, *PLACES, *FILLERS, *"王明北京去了"]
@@ -90,21 +91,33 @@ def write_texts(path: Path, count: int, seed: int) -> Path:
 
 def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> None:
     """`conche train ner` leaves a bundle beside its base that finds what it was taught."""
-    target = base.parent / "tagger"
+    target, notice = base.parent / "tagger", tmp_path / "NOTICE.txt"
+    notice.write_text("made for tests\n", encoding="utf-8")
     arguments = [
         *("train", "ner", "--base", str(base), "-o", str(target), "--epochs", "6", "--batch-size", "16"),
         *("--train", str(write_texts(tmp_path / "toy" / "train.jsonl", 240, 1)), "--learning-rate", "5e-3"),
+        *("--labels", "PER,LOC", "--notice", str(notice), "--licence", "MIT"),
         *("--dev", str(write_texts(tmp_path / "toy" / "dev.jsonl", 40, 2))),
         *("--test", str(write_texts(tmp_path / "toy" / "test.jsonl", 40, 3))),
     ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     manifest = Bundle.load(target).manifest
-    assert set(manifest.labels) == set(bio_labels(["PER", "LOC"]))
+    assert list(manifest.labels) == bio_labels(["PER", "LOC"])
+    assert manifest.languages == ("zh", "en")
     assert manifest.precision.storage.linear == "int8_row"
     measured = manifest.quality["toy/test"]
     assert isinstance(measured, dict)
     assert measured["f1"] > 90
+    # Chosen by the development set, and measured on it as the service would read it.
+    assert set(manifest.quality) == {"training", "toy/dev", "toy/test"}
+    training = manifest.quality["training"]
+    assert isinstance(training, dict)
+    assert (training["sets"], training["texts"], training["token_dropout"]) == (["toy/train"], 240, 0.1)
+    shipped = json.loads((SHIPPED / "manifest.json").read_text(encoding="utf-8"))["quality"]
+    assert list(training) == list(shipped["training"])
+    assert {len(shipped[name]) - len(measured) for name in shipped if name != "training"} == {1}  # ORG
+    assert (target / "NOTICE").read_text(encoding="utf-8") == "made for tests\n"
     # The tables are the base's own file, kept once.
     assert (target / "embeddings.safetensors").is_symlink()
 

@@ -81,6 +81,27 @@ def test_verify_names_the_check_that_fails(models_dir: Path) -> None:
     assert "sha256: tiny-ner/tokenizer.json" in result.output
 
 
+def test_verify_without_a_name_checks_all_and_hides_no_failure(models_dir: Path) -> None:
+    """The ones behind a broken bundle are checked too."""
+    result = run("models", "--models-dir", models_dir, "verify")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("golden texts within") == 2
+    (models_dir / "tiny-embedding" / "graph.onnx").unlink()
+    result = run("models", "--models-dir", models_dir, "verify")
+    assert result.exit_code == 1
+    assert "tiny-embedding: files: tiny-embedding: missing graph.onnx" in result.output
+    assert "tiny-ner: " in result.output
+    assert run("models", "--models-dir", models_dir / "none", "verify").exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "measure"])
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(models_dir: Path, command: str) -> None:
+    """A slip of the finger, or the wrong folder: both show."""
+    result = run("models", "--models-dir", models_dir, command, "nope")
+    assert result.exit_code == 1
+    assert f"no bundle nope in {models_dir}, which has tiny-embedding, tiny-ner" in result.output
+
+
 def test_measure_records_on_request(models_dir: Path, tmp_path: Path) -> None:
     """Figures reach the manifest only when told to."""
     pairs = tmp_path / "pairs.jsonl"
@@ -126,7 +147,7 @@ def test_export_writes_a_bundle_that_verifies(tmp_path: Path) -> None:
     """The documented command, on a small BERT."""
     folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint")
     target = tmp_path / "models" / "mine"
-    result = run("export", folder, "-o", target, "--licence", "MIT", "--language", "en")
+    result = run("export", folder, "-o", target, "--licence", "MIT", "--languages", "en, zh")
     assert result.exit_code == 0, result.output
     for said in (
         "mean is taken",
@@ -137,11 +158,49 @@ def test_export_writes_a_bundle_that_verifies(tmp_path: Path) -> None:
     ):
         assert said in result.output
     manifest = Bundle.load(target).manifest
-    assert (manifest.name, manifest.licence, manifest.languages) == ("mine", "MIT", ("en",))
+    assert (manifest.name, manifest.licence, manifest.languages) == ("mine", "MIT", ("en", "zh"))
     assert run("models", "verify", target).exit_code == 0
     again = run("export", folder, "-o", target)
     assert again.exit_code != 0
     assert "exists" in again.output
+
+
+@pytest.mark.parametrize("name", ["my model", "模型"])
+def test_a_name_that_no_bundle_can_have_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    """Before the checkpoint is even looked at; the folder's name is the bundle's."""
+    folder = save_checkpoint(reference_model("bert"), tmp_path / "checkpoint")
+    result = run("export", folder, "-o", tmp_path / name)
+    assert result.exit_code == 1
+    assert f"Error: a bundle cannot be called {name!r}" in result.output
+    assert "reading" not in result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
+
+
+@pytest.mark.parametrize("command", [("import",), ("export", "-o", "bundle")])
+def test_a_folder_that_does_not_exist_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Not the packages that are missing, nor the hub that cannot be reached."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    absolute = run(*command, tmp_path / "nowhere")
+    assert absolute.exit_code == 1
+    assert absolute.output == f"Error: there is no folder {tmp_path / 'nowhere'} here\n"
+    relative = run(*command, "checkpoints/nowhere")
+    assert relative.exit_code == 1
+    assert relative.output.startswith("there is no folder checkpoints/nowhere here")
+
+
+def test_missing_packages_are_named_with_the_ways_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make serve` makes an environment without them."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    result = run("import", tmp_path)
+    assert result.exit_code == 1
+    for words in ("torch, onnx.", ".venv-dev", "make test", "make setup-test", "pip install '.[train]'"):
+        assert words in result.output
 
 
 def test_a_missing_shard_stops_the_export(tmp_path: Path) -> None:
