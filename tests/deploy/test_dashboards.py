@@ -58,7 +58,13 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Label names of every sample that a service with one model exposes."""
     bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path_factory.mktemp("bundle") / "tiny"))
     metrics = Metrics()
-    metrics.expect_requests([("POST", "/embed")], {"overloaded": 429})
+    metrics.expect_requests(
+        [("POST", "/embed")],
+        on_any=[(503, "timeout")],
+        on_body=[(429, "overloaded")],
+        on_wrong_method=[],
+        on_no_route=[],
+    )
     metrics.observe_model(bundle.manifest)
     samples: dict[str, set[str]] = {"up": set()}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):
