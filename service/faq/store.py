@@ -97,7 +97,8 @@ class Changes:
         revision: of that moment.
         complete: True = ``entries`` is the whole collection and what the caller has is to be thrown away.
         entries: added or changed, in the order in which they were first added.
-        deleted: ids, none of them among ``entries``; empty if ``complete``.
+        deleted: ids, none of them among ``entries``; empty if ``complete``. One that came and went since is
+            among them, although the caller never saw it.
         vectors: by text, of all texts of ``entries``; read-only rows of one matrix.
         generation, fingerprint: of the vectors. A new generation always comes as a complete answer.
     """
