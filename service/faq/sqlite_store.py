@@ -48,6 +48,8 @@ from service.faq.store import (
 _TOMBSTONES_KEPT: Final = 10_000
 # Rows that one transaction of the sweep removes: some tens of milliseconds.
 _SWEEP_ROWS: Final = 4_000
+# Batches for which the rows are looked up at one go.
+_SWEEP_BATCHES: Final = 50
 _ROWS_A_READ: Final = 500
 _TEXTS_REPORTED: Final = 1_000
 
@@ -393,9 +395,14 @@ class SqliteFaqStore:
             with self._file.single() as db:
                 if not _to_sweep(db):
                     return
+                rows = _retired_vectors(db)
             try:
-                with self._file.writing() as db:
-                    _sweep_some(db)
+                for start in range(0, len(rows), _SWEEP_ROWS):
+                    with self._file.writing() as db:
+                        _delete_vectors(db, rows[start : start + _SWEEP_ROWS])
+                if not rows:
+                    with self._file.writing() as db:
+                        _sweep_rest(db)
             except UnavailableError:
                 return  # what called for the sweep is done; the next one finds the rest
 
@@ -661,20 +668,36 @@ def _to_sweep(db: sqlite3.Connection) -> bool:
     return bool(found)
 
 
-def _sweep_some(db: sqlite3.Connection) -> None:
-    retired = db.execute(
-        "SELECT collection_id, generation FROM generations WHERE state = 'retired'"
+def _retired_vectors(db: sqlite3.Connection) -> list[tuple[int, int, int]]:
+    """Row, collection and generation of vectors that nobody needs, in the order in which they lie.
+
+    In the order of their index every batch would touch pages all over the file, and write each many times.
+    """
+    return sorted(
+        db.execute(
+            "SELECT v.row, v.collection_id, v.generation FROM generations AS g "
+            "JOIN vectors AS v USING (collection_id, generation) WHERE g.state = 'retired' LIMIT ?",
+            (_SWEEP_ROWS * _SWEEP_BATCHES,),
+        )
+    )
+
+
+def _delete_vectors(db: sqlite3.Connection, rows: Sequence[tuple[int, int, int]]) -> None:
+    # Named in full: a snapshot restored meanwhile may hold another vector in that row.
+    db.executemany("DELETE FROM vectors WHERE row = ? AND collection_id = ? AND generation = ?", rows)
+
+
+def _sweep_rest(db: sqlite3.Connection) -> None:
+    """Remove generations without vectors, and some entries of a dropped collection or, at last, itself."""
+    db.execute(
+        "DELETE FROM generations WHERE state = 'retired' AND NOT EXISTS (SELECT 1 FROM vectors AS v "
+        "WHERE v.collection_id = generations.collection_id AND v.generation = generations.generation)"
+    )
+    # One dropped since the look for vectors still has its generations, and waits for the next round.
+    dropped = db.execute(
+        "SELECT id FROM collections AS c WHERE name IS NULL "
+        "AND NOT EXISTS (SELECT 1 FROM generations WHERE collection_id = c.id)"
     ).fetchone()
-    if retired:
-        removed = db.execute(
-            "DELETE FROM vectors WHERE row IN "
-            "(SELECT row FROM vectors WHERE collection_id = ? AND generation = ? LIMIT ?)",
-            (*retired, _SWEEP_ROWS),
-        ).rowcount
-        if removed < _SWEEP_ROWS:
-            db.execute("DELETE FROM generations WHERE collection_id = ? AND generation = ?", retired)
-        return
-    dropped = db.execute("SELECT id FROM collections WHERE name IS NULL").fetchone()
     if dropped:
         removed = db.execute(
             "DELETE FROM entries WHERE sequence IN "
