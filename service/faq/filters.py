@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import InvalidInputError
+from service.errors import InvalidFilterError
 from service.faq.entries import FaqEntry
 
 MAX_DEPTH: Final = 8
@@ -205,7 +205,7 @@ def parse_filter(json_value: object) -> Filter:
     """Read a filter from decoded JSON.
 
     Raises:
-        InvalidInputError: it is no filter, or it is past a limit; ``param`` is "filter" and the message says
+        InvalidFilterError: it is no filter, or it is past a limit; ``param`` is "filter" and the message says
             where.
     """
     filter_ = _Parser().parse(json_value, "filter", 1)
@@ -344,5 +344,5 @@ def _canonical(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def _invalid(message: str) -> InvalidInputError:
-    return InvalidInputError(message, param="filter")
+def _invalid(message: str) -> InvalidFilterError:
+    return InvalidFilterError(message, param="filter")

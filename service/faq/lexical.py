@@ -6,11 +6,15 @@ library: the weights are worked out per query, so that an entry can come or go w
 entry's postings.
 """
 
+import functools
+import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +30,9 @@ _RUN: Final = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])[^\
 K1: Final = 1.2
 B: Final = 0.5
 
+# Counts are kept in 16 bits: BM25 has long stopped growing where they end.
+_MOST_COUNTED: Final = 65_535
+
 
 def fold(text: str) -> str:
     """Make full-width and half-width, upper and lower case, and composed and decomposed letters the same."""
@@ -34,59 +41,243 @@ def fold(text: str) -> str:
 
 def lexical_terms(text: str) -> list[str]:
     """Return the words, characters and character pairs of ``text``, folded, repeats kept."""
-    terms: list[str] = []
-    for run in _RUN.finditer(fold(text)):
-        word = run.group()
-        if run.lastgroup == "unspaced":
-            terms.extend(word)
-            terms.extend(word[start : start + 2] for start in range(len(word) - 1))
+    return [term for term, _, _ in _located_terms(fold(text))]
+
+
+def highlights(text: str, terms: AbstractSet[str]) -> tuple[tuple[int, int], ...]:
+    """Return where ``text`` holds any of ``terms``.
+
+    Returns:
+        Half-open spans in code points of ``text`` as it stands, in order, neither touching nor overlapping.
+    """
+    folded, origins = _folded_with_origins(text)
+    spans: list[tuple[int, int]] = []
+    for term, start, end in sorted(_located_terms(folded), key=lambda located: located[1]):
+        if term not in terms:
+            continue
+        first, last = origins[start][0], origins[end - 1][1]
+        if spans and first <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(last, spans[-1][1]))
         else:
-            terms.append(word)
-    return terms
+            spans.append((first, last))
+    return tuple(spans)
 
 
-class LexicalIndex:
-    """BM25 scores of N documents.
+def _located_terms(folded: str) -> Iterator[tuple[str, int, int]]:
+    for run in _RUN.finditer(folded):
+        word, first = run.group(), run.start()
+        if run.lastgroup == "unspaced":
+            for start, char in enumerate(word, first):
+                yield char, start, start + 1
+            for start in range(len(word) - 1):
+                yield word[start : start + 2], first + start, first + start + 2
+        else:
+            yield word, first, run.end()
 
-    Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with Lucene's idf, which
-    is never negative: ln(1 + (N - df + 0.5) / (df + 0.5)).
+
+@functools.lru_cache(maxsize=16_384)
+def _fold_char(char: str) -> str:
+    return fold(char)
+
+
+def _folded_with_origins(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
+    """Return the folded text and, for each of its characters, the span of ``text`` that it came from."""
+    folded = fold(text)
+    pieces = [_fold_char(char) for char in text]
+    spans = [(position, position + 1) for position in range(len(text))]
+    if "".join(pieces) != folded:
+        # Characters met that make up one, such as a letter and its accent: they are folded as one piece.
+        spans = _composing_spans(text)
+        pieces = [fold(text[start:end]) for start, end in spans]
+        if "".join(pieces) != folded:  # nothing known does this; then the whole text is where it came from
+            spans, pieces = [(0, len(text))], [folded]
+    return folded, [span for span, piece in zip(spans, pieces, strict=True) for _ in piece]
+
+
+def _composing_spans(text: str) -> list[tuple[int, int]]:
+    """Part ``text`` before every character that no normalisation joins to the one before it."""
+    borders = [position for position in range(1, len(text)) if not _joins(text[position - 1], text[position])]
+    return list(zip([0, *borders], [*borders, len(text)], strict=True)) if text else []
+
+
+def _joins(before: str, char: str) -> bool:
+    first = unicodedata.normalize("NFKD", char)[0]
+    # Combining marks, and the vowels and finals of Hangul written letter by letter.
+    return unicodedata.combining(first) > 0 or (
+        "\u1160" <= first <= "\u11ff" and unicodedata.normalize("NFKC", before + char) != before + char
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalDocument:
+    """What BM25 knows of an entry: its terms, repeats kept, by where they stand."""
+
+    question_terms: Sequence[str]
+    answer_terms: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The documents that hold one term: M of them.
+
+    Attributes:
+        documents: [M], rising.
+        counts: [M], how often.
+        in_question: [M], False where only the answer holds it.
     """
 
-    def __init__(self, documents: Sequence[Iterable[str]]) -> None:
-        """Index ``documents``, each the list of its terms; their order is the order of the scores."""
-        postings: dict[str, tuple[list[int], list[int]]] = {}
-        lengths = np.zeros(len(documents), dtype=np.float64)
-        for number, terms in enumerate(documents):
-            counts = Counter(terms)
-            lengths[number] = counts.total()
-            for term, count in counts.items():
-                holders, frequencies = postings.setdefault(term, ([], []))
-                holders.append(number)
-                frequencies.append(count)
-        self._postings: dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]] = {
-            term: (np.asarray(holders, dtype=np.int32), np.asarray(frequencies, dtype=np.float32))
-            for term, (holders, frequencies) in postings.items()
-        }
-        self._size = len(documents)
-        mean_length = float(lengths.mean()) if self._size else 0.0
-        # With no term anywhere there are no postings either, so the divisor is never used.
-        self._length_norm: NDArray[np.float64] = K1 * (1 - B + B * lengths / (mean_length or 1.0))
+    documents: NDArray[np.int32]
+    counts: NDArray[np.uint16]
+    in_question: NDArray[np.bool_]
 
-    def __len__(self) -> int:
-        return self._size
 
-    def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """Return every document's BM25 score for a query's terms: [N], 0 where no term matches.
+class Postings:
+    """Which of N documents hold which terms; never changed once made.
 
-        A term counts once however often the query repeats it: repeated particles carry no more meaning.
+    Shapes: N documents, T distinct terms, M pairs of a document and a distinct term of it, sorted by term.
+    """
+
+    def __init__(
+        self,
+        number_of: Mapping[str, int],
+        starts: NDArray[np.int64],
+        holders: Holders,
+        lengths: NDArray[np.int32],
+    ) -> None:
+        """Take the parts as `of` and `merged` make them.
+
+        Args:
+            number_of: T terms, numbered from 0.
+            starts: [T + 1], where each term's pairs start.
+            holders: the M pairs of all terms.
+            lengths: [N], terms in each document, repeats counted.
         """
-        scores = np.zeros(self._size, dtype=np.float64)
-        # Sorted: a sum in the order of a hash set would differ in its last bits from one process to the next.
-        for term in sorted(set(terms)):
-            if term not in self._postings:
-                continue
-            holders, frequencies = self._postings[term]
-            holding = len(holders)
-            idf = np.log1p((self._size - holding + 0.5) / (holding + 0.5))
-            scores[holders] += idf * frequencies / (frequencies + self._length_norm[holders])
-        return scores
+        self._number_of = number_of
+        self._starts = starts
+        self._holders = holders
+        self.lengths = lengths
+
+    @classmethod
+    def of(cls, documents: Sequence[LexicalDocument]) -> Self:
+        """Index ``documents``, numbered in their order."""
+        number_of: dict[str, int] = {}
+        numbers: list[int] = []
+        holding: list[int] = []
+        counts: list[int] = []
+        in_question: list[bool] = []
+        for document, text in enumerate(documents):
+            asked = Counter(text.question_terms)
+            everywhere = asked + Counter(text.answer_terms)
+            for term, count in everywhere.items():
+                numbers.append(number_of.setdefault(term, len(number_of)))
+                holding.append(document)
+                counts.append(min(count, _MOST_COUNTED))
+                in_question.append(term in asked)
+        keys = np.asarray(numbers, dtype=np.int32)
+        order = np.argsort(keys, kind="stable")
+        holders = Holders(
+            np.asarray(holding, dtype=np.int32)[order],
+            np.asarray(counts, dtype=np.uint16)[order],
+            np.asarray(in_question, dtype=np.bool_)[order],
+        )
+        lengths = [len(text.question_terms) + len(text.answer_terms) for text in documents]
+        return cls(number_of, _starts(keys, len(number_of)), holders, np.asarray(lengths, dtype=np.int32))
+
+    @classmethod
+    def merged(cls, parts: Sequence[tuple["Postings", NDArray[np.bool_]]]) -> Self:
+        """Join the documents that ``kept`` marks, in their order, into one.
+
+        Args:
+            parts: postings and [N], True for a document to keep.
+        """
+        pairs = [postings._kept(kept) for postings, kept in parts]  # noqa: SLF001 - of this class
+        number_of: dict[str, int] = {}
+        totals = np.zeros(0, dtype=np.int64)
+        renumbered: list[NDArray[np.int64]] = []
+        for (postings, _), (sizes, _) in zip(parts, pairs, strict=True):
+            # A term whose last holder has gone gets no number.
+            numbers = np.full(len(sizes), -1, dtype=np.int64)
+            for (term, number), size in zip(postings._number_of.items(), sizes.tolist(), strict=True):  # noqa: SLF001
+                if size:
+                    numbers[number] = number_of.setdefault(term, len(number_of))
+            renumbered.append(numbers)
+            totals = np.concatenate([totals, np.zeros(len(number_of) - len(totals), dtype=np.int64)])
+            there = numbers >= 0
+            totals[numbers[there]] += sizes[there]
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(totals)])
+        size = int(starts[-1])
+        result = Holders(
+            np.empty(size, dtype=np.int32), np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.bool_)
+        )
+        free = starts[:-1].copy()  # of each term, the place of its next pair
+        first_document = 0
+        for (_, kept), (sizes, holders), numbers in zip(parts, pairs, renumbered, strict=True):
+            there = numbers >= 0
+            used, target = sizes[there], numbers[there]
+            before = np.cumsum(used) - used
+            places = np.repeat(free[target] - before, used) + np.arange(int(used.sum()))
+            result.documents[places] = holders.documents + np.int32(first_document)
+            result.counts[places] = holders.counts
+            result.in_question[places] = holders.in_question
+            free[target] += used
+            first_document += int(np.count_nonzero(kept))
+        lengths = np.concatenate([postings.lengths[kept] for postings, kept in parts])
+        return cls(number_of, starts, result, lengths)
+
+    def holders(self, term: str) -> Holders | None:
+        """Return who holds ``term``; None if nobody does."""
+        number = self._number_of.get(term)
+        if number is None:
+            return None
+        pairs = slice(self._starts[number], self._starts[number + 1])
+        return Holders(
+            self._holders.documents[pairs], self._holders.counts[pairs], self._holders.in_question[pairs]
+        )
+
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays; the terms themselves are not counted."""
+        arrays = (self._starts, self.lengths, self._holders.documents, self._holders.counts)
+        return sum(array.nbytes for array in arrays) + self._holders.in_question.nbytes
+
+    def _kept(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Holders]:
+        """Return [T], how many kept documents hold each term, and the pairs left, documents renumbered."""
+        sizes = np.diff(self._starts)
+        if kept.all():
+            return sizes, self._holders
+        stays = kept[self._holders.documents]
+        terms = np.repeat(np.arange(len(sizes)), sizes)[stays]
+        renumbered = (np.cumsum(kept) - 1).astype(np.int32)
+        return np.bincount(terms, minlength=len(sizes)).astype(np.int64), Holders(
+            renumbered[self._holders.documents[stays]],
+            self._holders.counts[stays],
+            self._holders.in_question[stays],
+        )
+
+
+def idf(documents: int, holding: int) -> float:
+    """Return the weight of a term that ``holding`` of ``documents`` hold; positive, the rarer the higher.
+
+    Source: Lucene's BM25, ln(1 + (N - df + 0.5) / (df + 0.5)), which unlike the original is never negative.
+    """
+    return math.log1p((documents - holding + 0.5) / (holding + 0.5))
+
+
+def length_norms(lengths: NDArray[np.int32], mean_length: float) -> NDArray[np.float64]:
+    """Return [N]: what BM25 adds to a count in its denominator, for documents of these lengths."""
+    # With no term anywhere there are no postings either, so the quotient is never used.
+    norms: NDArray[np.float64] = K1 * (1 - B + B * lengths.astype(np.float64) / (mean_length or 1.0))
+    return norms
+
+
+def saturated(counts: NDArray[np.uint16], norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return [M] in 0..1: BM25's part of the counts.
+
+    Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", section 3.4.
+    """
+    part: NDArray[np.float64] = counts / (counts + norms)
+    return part
+
+
+def _starts(keys: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    sizes = np.bincount(keys, minlength=count) if count else np.zeros(0, dtype=np.int64)
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
