@@ -8,7 +8,7 @@ an index built afresh from the same entries, to the last bit.
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -50,8 +50,7 @@ class Hit:
         dense_rank: 1 for the entry closest by ``dense`` of all that were searched; equals share a rank.
         lexical_rank: the same by ``lexical``; None if the entry has no word of the query.
         matched_phrasing: the question or alternate closest to the query.
-        question_highlights: spans of the question that match words of the query, [start, end) in code points.
-        answer_highlights: the same of the answer.
+        terms: the query's words, characters and pairs.
     """
 
     entry: FaqEntry
@@ -62,8 +61,17 @@ class Hit:
     dense_rank: int
     lexical_rank: int | None
     matched_phrasing: str
-    question_highlights: tuple[tuple[int, int], ...]
-    answer_highlights: tuple[tuple[int, int], ...]
+    terms: frozenset[str] = field(repr=False)
+
+    @property
+    def question_highlights(self) -> tuple[tuple[int, int], ...]:
+        """Where the question holds words of the query: [start, end) in code points; worked out when asked."""
+        return highlights(self.entry.question, self.terms)
+
+    @property
+    def answer_highlights(self) -> tuple[tuple[int, int], ...]:
+        """The same of the answer."""
+        return highlights(self.entry.answer, self.terms)
 
     @property
     def id(self) -> str:
@@ -214,26 +222,30 @@ class FaqIndex:
 
     def lexical_scores(
         self, terms: AbstractSet[str]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
         """Return BM25 and share of every place, and the highest BM25 there can be, for a query's terms."""
-        scores = np.zeros(len(self._alive), dtype=np.float64)
-        share = np.zeros(len(self._alive), dtype=np.float64)
-        starts = [0, *self._ends[:-1].tolist()]
-        most = weights = 0.0
+        scores = np.zeros(len(self._alive), dtype=np.float32)
+        share = np.zeros(len(self._alive), dtype=np.float32)
+        ends = self._ends.tolist()
+        # Views of each segment's own part of both.
+        slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        views = [(scores[part], share[part]) for part in slices]
         # Sorted: a sum in the order of a hash set would differ in its last bits from one process to the next.
-        for term in sorted(terms):
-            found = [part.segment.postings.holders(term) for part in self._parts]
-            weight = idf(self._size, self._holding(found))
-            most += weight
-            weights += weight**2
-            for holders, norms, start in zip(found, self._norms, starts, strict=True):
-                if holders is None:
-                    continue
-                parts = saturated(holders.counts, norms[holders.documents])
-                places = holders.documents + np.int32(start)
-                scores[places] += weight * parts
-                share[places] += weight**2 * np.where(holders.in_question, 1.0, ANSWER_WORD)
-        return scores, share / weights if weights else share, most
+        found = [
+            (term, [part.segment.postings.holders(term) for part in self._parts]) for term in sorted(terms)
+        ]
+        weights = [idf(self._size, self._holding(holders)) for _, holders in found]
+        most, squares = sum(weights), sum(weight**2 for weight in weights)
+        for (_, holding), weight in zip(found, weights, strict=True):
+            # By whether the question holds it.
+            values = np.array([ANSWER_WORD, 1.0]) * (weight**2 / squares)
+            values = values.astype(np.float32)
+            for holders, norms, (bm25, shared) in zip(holding, self._norms, views, strict=True):
+                if holders is not None:
+                    parts = saturated(holders.counts, norms[holders.documents])
+                    bm25[holders.documents] += np.float32(weight) * parts
+                    shared[holders.documents] += values.take(holders.in_question)
+        return scores, share, most
 
     def place(self, number: int) -> tuple[Segment, int]:
         """Return the segment and the position in it of a place."""
@@ -281,36 +293,39 @@ class _Search:
         self._lexical, self._share, self._most = index.lexical_scores(self._terms)
 
     def hits(self, mode: Mode, unrelated: float, top_k: int) -> list[Hit]:
-        close = closeness(self._dense.astype(np.float64), unrelated)
-        tolerance = _ROUNDING / (1 - unrelated)
-        if mode == "lexical":
-            keys, tolerance = np.where(self._lexical > 0, self._lexical, -np.inf), 0.0
-        elif mode == "dense":
-            keys = close
-        else:
-            keys = lifted(close, self._share)
-        candidates = leaders(np.where(self._allowed, keys, -np.inf), top_k, tolerance).tolist()
         found = []
-        for place in candidates:
+        for place in leaders(*self._keys(mode, unrelated, top_k)).tolist():
             segment, position = self._index.place(place)
             phrasings = segment.exact_products(position, self._vector)
             best = int(phrasings.argmax())
             # float32 rounding takes a text's cosine with itself past 1.
             dense = min(1.0, max(-1.0, float(phrasings[best])))
-            key = self._key(mode, unrelated, place, dense)
+            score = self._score(mode, unrelated, place, dense)
             entry = segment.entries[position]
-            found.append((-key, entry.id, place, entry, dense, entry.phrasings[best]))
+            found.append((-score, entry.id, place, entry, dense, entry.phrasings[best]))
         found.sort(key=lambda item: item[:2])
         return [
             self._hit(place, entry, min(1.0, max(0.0, -negative)), dense, phrasing)
             for negative, _, place, entry, dense, phrasing in found[:top_k]
         ]
 
-    def _key(self, mode: Mode, unrelated: float, place: int, dense: float) -> float:
+    def _keys(self, mode: Mode, unrelated: float, top_k: int) -> tuple[NDArray[np.float32], int, float]:
+        """Return what `leaders` chooses from: float32 does to tell who may be among the best."""
+        nowhere = np.float32(-np.inf)
+        if mode == "lexical":
+            return np.where(self._allowed & (self._lexical > 0), self._lexical, nowhere), top_k, 0.0
+        if mode == "dense":
+            return np.where(self._allowed, self._dense, nowhere), top_k, _ROUNDING
+        keys = lifted(closeness(self._dense, unrelated), self._share)
+        return np.where(self._allowed, keys, nowhere), top_k, _ROUNDING / (1 - unrelated)
+
+    def _score(self, mode: Mode, unrelated: float, place: int, dense: float) -> float:
         if mode == "lexical":
             return float(self._lexical[place]) / self._most
-        close = closeness(np.asarray(dense), unrelated)
-        return float(close if mode == "dense" else lifted(close, self._share[place]))
+        close = closeness(dense, unrelated)
+        # Sums in float32 come to a little more than one now and then.
+        share = min(1.0, float(self._share[place]))
+        return close if mode == "dense" else lifted(close, share)
 
     def _hit(self, place: int, entry: FaqEntry, score: float, dense: float, phrasing: str) -> Hit:
         # Closer by more than float32 can tell.
@@ -322,12 +337,11 @@ class _Search:
             score=score,
             dense=dense,
             lexical=lexical,
-            share=float(self._share[place]),
+            share=min(1.0, float(self._share[place])),
             dense_rank=1 + int(closer),
             lexical_rank=1 + int(better) if lexical > 0 else None,
             matched_phrasing=phrasing,
-            question_highlights=highlights(entry.question, self._terms),
-            answer_highlights=highlights(entry.answer, self._terms),
+            terms=self._terms,
         )
 
 

@@ -7,12 +7,12 @@ entry's postings.
 """
 
 import functools
+import itertools
 import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -26,6 +26,7 @@ _UNSPACED: Final = (
     "\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
 )
 _RUN: Final = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])[^\W_])+")
+_WORD_CHAR: Final = re.compile(rf"(?![{_UNSPACED}])[^\W_]")
 
 K1: Final = 1.2
 B: Final = 0.5
@@ -41,21 +42,36 @@ def fold(text: str) -> str:
 
 def lexical_terms(text: str) -> list[str]:
     """Return the words, characters and character pairs of ``text``, folded, repeats kept."""
-    return [term for term, _, _ in _located_terms(fold(text))]
+    terms: list[str] = []
+    for run in _RUN.finditer(fold(text)):
+        word = run.group()
+        if run.lastgroup == "unspaced":
+            terms.extend(word)
+            terms.extend(map("".join, itertools.pairwise(word)))
+        else:
+            terms.append(word)
+    return terms
 
 
-def highlights(text: str, terms: AbstractSet[str]) -> tuple[tuple[int, int], ...]:
+def highlights(text: str, terms: Iterable[str]) -> tuple[tuple[int, int], ...]:
     """Return where ``text`` holds any of ``terms``.
+
+    Args:
+        text: as a person wrote it.
+        terms: all that `lexical_terms` gives for another text.
 
     Returns:
         Half-open spans in code points of ``text`` as it stands, in order, neither touching nor overlapping.
     """
-    folded, origins = _folded_with_origins(text)
+    folded = fold(text)
+    # By looking for the few terms, not by cutting up the text, which may be long.
+    found = sorted({place for term in terms for place in _occurrences(folded, term)})
+    if not found:
+        return ()
+    origins = _origins(text, folded)
     spans: list[tuple[int, int]] = []
-    for term, start, end in sorted(_located_terms(folded), key=lambda located: located[1]):
-        if term not in terms:
-            continue
-        first, last = origins[start][0], origins[end - 1][1]
+    for start, end in found:
+        first, last = (start, end) if origins is None else (origins[start][0], origins[end - 1][1])
         if spans and first <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(last, spans[-1][1]))
         else:
@@ -63,16 +79,19 @@ def highlights(text: str, terms: AbstractSet[str]) -> tuple[tuple[int, int], ...
     return tuple(spans)
 
 
-def _located_terms(folded: str) -> Iterator[tuple[str, int, int]]:
-    for run in _RUN.finditer(folded):
-        word, first = run.group(), run.start()
-        if run.lastgroup == "unspaced":
-            for start, char in enumerate(word, first):
-                yield char, start, start + 1
-            for start in range(len(word) - 1):
-                yield word[start : start + 2], first + start, first + start + 2
-        else:
-            yield word, first, run.end()
+def _occurrences(folded: str, term: str) -> Iterator[tuple[int, int]]:
+    """Yield where ``term`` stands in ``folded`` as a term of it."""
+    unspaced = _WORD_CHAR.match(term) is None
+    if unspaced and len(term) > 1:  # a pair: both of its characters are terms as well
+        return
+    start = folded.find(term)
+    while start >= 0:
+        end = start + len(term)
+        if unspaced or not (
+            (start and _WORD_CHAR.match(folded[start - 1])) or _WORD_CHAR.match(folded[end : end + 1])
+        ):
+            yield start, end
+        start = folded.find(term, end)
 
 
 @functools.lru_cache(maxsize=16_384)
@@ -80,10 +99,11 @@ def _fold_char(char: str) -> str:
     return fold(char)
 
 
-def _folded_with_origins(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
-    """Return the folded text and, for each of its characters, the span of ``text`` that it came from."""
-    folded = fold(text)
-    pieces = [_fold_char(char) for char in text]
+def _origins(text: str, folded: str) -> Sequence[tuple[int, int]] | None:
+    """Return for each character of the folded text the span of ``text`` it came from; None: it is its own."""
+    if text.isascii():
+        return None
+    pieces = list(map(_fold_char, text))
     spans = [(position, position + 1) for position in range(len(text))]
     if "".join(pieces) != folded:
         # Characters met that make up one, such as a letter and its accent: they are folded as one piece.
@@ -91,7 +111,9 @@ def _folded_with_origins(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
         pieces = [fold(text[start:end]) for start, end in spans]
         if "".join(pieces) != folded:  # nothing known does this; then the whole text is where it came from
             spans, pieces = [(0, len(text))], [folded]
-    return folded, [span for span, piece in zip(spans, pieces, strict=True) for _ in piece]
+    elif len(folded) == len(text) and "" not in pieces:
+        return None
+    return [span for span, piece in zip(spans, pieces, strict=True) for _ in piece]
 
 
 def _composing_spans(text: str) -> list[tuple[int, int]]:
@@ -262,20 +284,19 @@ def idf(documents: int, holding: int) -> float:
     return math.log1p((documents - holding + 0.5) / (holding + 0.5))
 
 
-def length_norms(lengths: NDArray[np.int32], mean_length: float) -> NDArray[np.float64]:
+def length_norms(lengths: NDArray[np.int32], mean_length: float) -> NDArray[np.float32]:
     """Return [N]: what BM25 adds to a count in its denominator, for documents of these lengths."""
     # With no term anywhere there are no postings either, so the quotient is never used.
-    norms: NDArray[np.float64] = K1 * (1 - B + B * lengths.astype(np.float64) / (mean_length or 1.0))
-    return norms
+    return (K1 * (1 - B + B * lengths.astype(np.float64) / (mean_length or 1.0))).astype(np.float32)
 
 
-def saturated(counts: NDArray[np.uint16], norms: NDArray[np.float64]) -> NDArray[np.float64]:
+def saturated(counts: NDArray[np.uint16], norms: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return [M] in 0..1: BM25's part of the counts.
 
     Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", section 3.4.
     """
-    part: NDArray[np.float64] = counts / (counts + norms)
-    return part
+    frequencies = counts.astype(np.float32)
+    return frequencies / (frequencies + norms)
 
 
 def _starts(keys: NDArray[np.int32], count: int) -> NDArray[np.int64]:

@@ -20,6 +20,8 @@ from service.faq.lexical import LexicalDocument, Postings, lexical_terms
 
 # Filters and fields asked for last are answered from memory; a mask has a byte an entry.
 _CACHED: Final = 32
+# So many queries are answered one by one rather than by one matrix product.
+_FEW: Final = 2
 
 Value = TypeVar("Value")
 
@@ -127,7 +129,13 @@ class Segment:
 
     def products(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return [Q, N + A], of each query's vector with each row."""
-        products: NDArray[np.float32] = vectors @ self.rows.T
+        products: NDArray[np.float32]
+        if len(vectors) > _FEW:
+            products = vectors @ self.rows.T
+        else:
+            # On one thread: memory sets the pace, and two threads that wait for each other beside a busy
+            # encoder took longer, and more CPU time (8.0 ms against 5.2 for 100,000 rows).
+            products = np.stack([np.vecdot(self.rows, vector) for vector in vectors])
         return products
 
     def best_phrasing(self, products: NDArray[np.float32]) -> NDArray[np.float32]:
