@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from model.runtime.bundle import Manifest
 from service.errors import InputTooLongError, InvalidInputError
 from service.faq.calibration import UNRELATED_QUESTIONS, unrelated_cosine
+from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
-from service.faq.index import FaqIndex, Hit, texts_to_embed
+from service.faq.filters import Filter
+from service.faq.index import FaqIndex, Hit, Mode
 from service.inference import EmbeddingOptions, EmbeddingResult
 
 logger = logging.getLogger(__name__)
@@ -118,13 +120,15 @@ class FaqSearcher:
         except _BadTextError as error:
             culprit = next(entry.id for entry in entries if error.text in texts_to_embed([entry]))
             raise InvalidInputError(f"entry {culprit!r}: {error}", param="entries") from error
-        index = await asyncio.to_thread(FaqIndex, entries, texts, vectors)
+        index = await asyncio.to_thread(
+            FaqIndex.empty().with_changes,
+            entries,
+            vectors=dict(zip(texts, vectors, strict=True)),
+        )
         report = IndexReport(
             entries=len(index),
             texts=len(texts),
-            truncated=tuple(
-                entry.id for entry in index.entries if not cut.isdisjoint(texts_to_embed([entry]))
-            ),
+            truncated=tuple(entry.id for entry in entries if not cut.isdisjoint(texts_to_embed([entry]))),
         )
         if report.truncated:
             logger.warning(
@@ -135,7 +139,13 @@ class FaqSearcher:
         return cls(embedder, index, unrelated=unrelated_cosine(anchor), report=report)
 
     async def search(
-        self, queries: Sequence[str], *, top_k: int = 5, min_score: float | None = None
+        self,
+        queries: Sequence[str],
+        *,
+        top_k: int = 5,
+        min_score: float | None = None,
+        mode: Mode = "hybrid",
+        filter: Filter | None = None,  # noqa: A002 - the field's own name
     ) -> list[list[Hit]]:
         """Return each query's hits, best first, each entry once at most.
 
@@ -144,6 +154,8 @@ class FaqSearcher:
             top_k: hits a query at most; more than there are entries gives all of them.
             min_score: leave out hits that score less, 0..1; None or 0 leaves out none. 0 is no closer than
                 unrelated texts, 1 the same text, on every model.
+            mode: what decides the order.
+            filter: which entries are searched; None for all.
 
         Raises:
             InvalidInputError: ``top_k`` or ``min_score`` is out of range, or a query is empty or not text.
@@ -174,7 +186,13 @@ class FaqSearcher:
             ) from error
         # In a thread: a large index takes milliseconds, in which the event loop must go on serving others.
         found = await asyncio.to_thread(
-            self.index.search, queries, embedded.vectors, unrelated=self.unrelated, top_k=top_k
+            self.index.search,
+            queries,
+            embedded.vectors,
+            unrelated=self.unrelated,
+            top_k=top_k,
+            mode=mode,
+            filter=filter,
         )
         if min_score is None:
             return found

@@ -103,7 +103,7 @@ async def test_the_first_hit_is_the_entry_asked_for(embedder: HashingEmbedder) -
     searcher = await FaqSearcher.build(embedder, SHOP)
     by_question, by_alternate = await searcher.search(["退款多久到账", "钱什么时候退"])
     assert (by_question[0].id, by_question[0].answer) == ("refund", "三天。")
-    assert (by_alternate[0].id, by_alternate[0].matched_question) == ("refund", "钱什么时候退")
+    assert (by_alternate[0].id, by_alternate[0].matched_phrasing) == ("refund", "钱什么时候退")
     assert {hit.id for hit in by_question} == {"refund", "password"}
 
 
