@@ -15,7 +15,8 @@ from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 from service.batching import BatchingLimits
 from service.errors import ServiceError
-from service.faq.entries import EntryFile, FaqEntry, FaqFileError, demo_entries, read_entries
+from service.faq.entries import FaqEntry
+from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
 from service.faq.search import FaqSearcher
 from service.http_errors import ModelFailedError, NoModelError
 from service.inference import ComputeBudget, Embedder, EntityTagger

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from service.faq.entries import (
+from service.faq.entries import FaqEntry, id_from_question
+from service.faq.entry_files import (
     BadLine,
-    FaqEntry,
     FaqFileError,
     demo_entries,
-    id_from_question,
     read_csv,
     read_entries,
     read_jsonl,
@@ -148,7 +147,7 @@ def test_a_file_in_gb18030_loses_no_line_unsaid() -> None:
 
 def test_an_unknown_kind_of_file_is_refused_by_name(tmp_path: Path) -> None:
     """With the kinds that are read."""
-    with pytest.raises(FaqFileError, match=r"faq\.docx: not one of \.jsonl, \.ndjson, \.csv"):
+    with pytest.raises(FaqFileError, match=r"faq\.docx: not one of \.jsonl, \.ndjson, \.csv, \.xlsx"):
         read_entries(tmp_path / "faq.docx")
 
 
