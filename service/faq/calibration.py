@@ -104,7 +104,7 @@ def features(hits: Sequence[Evidence], unrelated: float) -> NDArray[np.float64]:
     lexical = np.array([hit.lexical for hit in hits], dtype=np.float64)
     closeness = (dense - unrelated) / (1 - unrelated)
     best_lexical = lexical[:EVIDENCE_HITS].max(initial=0.0)
-    share = np.minimum(lexical / best_lexical, 1.0) if best_lexical > 0 else np.zeros_like(lexical)
+    share = np.minimum(lexical, best_lexical) / best_lexical if best_lexical > 0 else np.zeros_like(lexical)
     compared = closeness[:EVIDENCE_HITS]
     rivals = np.full_like(closeness, compared.max() if compared.size else 0.0)
     for position in range(len(compared)):

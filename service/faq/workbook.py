@@ -21,6 +21,8 @@ MAX_PARTS: Final = 1_000
 MAX_ROWS: Final = 1_048_576
 """As many as Excel has."""
 MAX_COLUMNS: Final = 256
+MAX_CELLS: Final = 50_000_000
+"""Blank ones before a row's last one included, which the reader fills in."""
 MAX_CELL_UNITS: Final = 32_767
 """UTF-16 units that a cell of Excel holds; openpyxl cuts what is longer without a word."""
 
@@ -75,9 +77,11 @@ def read_rows(data: bytes) -> Iterator[tuple[int, Sequence[Cell] | str]]:
             sheet = book.worksheets[0]
             # The size a file states of itself is not to be trusted.
             sheet.reset_dimensions()
-            for number, values in enumerate(
-                sheet.iter_rows(max_row=MAX_ROWS, max_col=MAX_COLUMNS + 1, values_only=True), start=1
-            ):
+            left = MAX_CELLS
+            for number, values in enumerate(sheet.iter_rows(max_row=MAX_ROWS, values_only=True), start=1):
+                left -= len(values)
+                if left < 0:
+                    break
                 if values.count(None) == len(values):
                     continue
                 width = len(values)
@@ -91,6 +95,8 @@ def read_rows(data: bytes) -> Iterator[tuple[int, Sequence[Cell] | str]]:
             book.close()
     except _BROKEN as error:
         raise WorkbookError(f"not an XLSX workbook that can be read: {error}") from error
+    if left < 0:
+        raise WorkbookError(f"the sheet spans more than {MAX_CELLS} cells")
 
 
 def write_rows(rows: Iterable[Sequence[str]]) -> bytes:
