@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from service.faq.queries import LabelledQuery
 
 DEFAULT_PRECISION: Final = 0.9
+LIKELY: Final = 0.5
+"""A confidence above it says: rather right than wrong."""
 BINS: Final = 10
 EVALUATED_HITS: Final = 10
 """Hits a query that the metrics look at; a search for an evaluation asks for this many."""
@@ -142,7 +144,7 @@ class Evaluation:
         curve: from high thresholds to low.
         wanted_precision: asked for.
         proposed: the lowest threshold that reaches it on these queries; None if none does.
-        threshold: what failures are judged by: the one given, else the one proposed, else 0.
+        threshold: what failures are judged by: the one given, else the one proposed, else `LIKELY`.
         at_threshold: what comes of it; None if nothing is answered.
         failures: at that threshold, in the order of the queries.
         answerable_scores: first hits' confidences of answerable queries.
@@ -214,7 +216,7 @@ def evaluate(
     curve = answer_curve(scores, right, answerable)
     proposed = propose(curve, wanted_precision)
     if threshold is None:
-        threshold = proposed.threshold if proposed else 0.0
+        threshold = proposed.threshold if proposed else LIKELY
     confidences = np.clip(scores, 0.0, 1.0)
     return Evaluation(
         queries=len(queries),
@@ -347,7 +349,10 @@ def _point(
 
 
 def propose(curve: Sequence[CurvePoint], wanted_precision: float) -> CurvePoint | None:
-    """Return the point of ``curve`` that answers most queries with at least ``wanted_precision``."""
+    """Return the point of ``curve`` that answers most queries with the wanted precision; None if none has it.
+
+    It is as sure as the queries are many: on a few dozen, chance alone moves it a good deal.
+    """
     reached = [point for point in curve if point.precision >= wanted_precision]
     return max(reached, key=lambda point: point.answered, default=None)
 

@@ -90,12 +90,17 @@ def html_report(evaluation: Evaluation, *, title: str, created: datetime | None 
 
 def _verdict(evaluation: Evaluation) -> str:
     wanted = f"{evaluation.wanted_precision:.0%}"
-    if evaluation.proposed is None:
-        return f"No threshold reaches a precision of {wanted} on these queries."
-    return (
-        f"For a precision of {wanted}: <strong>min_score {evaluation.proposed.threshold:.3f}</strong>. "
-        + _consequence(evaluation.proposed)
-    )
+    proposed, used = evaluation.proposed, evaluation.at_threshold
+    parts = [f"No threshold reaches a precision of {wanted} on these queries."]
+    if proposed is not None:
+        parts = [
+            f"For a precision of {wanted}: <strong>min_score {proposed.threshold:.3f}</strong>.",
+            _consequence(proposed),
+        ]
+    if proposed is None or evaluation.threshold != proposed.threshold:
+        parts.append(f"Here, {evaluation.threshold:.3f} is used:")
+        parts.append("no query gets an answer." if used is None else _consequence(used))
+    return " ".join(parts)
 
 
 def _consequence(point: CurvePoint) -> str:

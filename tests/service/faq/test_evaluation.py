@@ -205,6 +205,16 @@ def test_a_threshold_of_the_callers_own_judges_the_failures() -> None:
     assert (result.at_threshold.answered, result.at_threshold.right) == (2, 1)
 
 
+def test_where_no_threshold_is_good_enough_failures_are_judged_by_likelihood() -> None:
+    """At 0 every unanswerable query would be listed, however unsure its hit."""
+    queries = [LabelledQuery("near miss"), LabelledQuery("right", ("a",)), LabelledQuery("off topic")]
+    found = [[Found("a", 0.9)], [Found("a", 0.6)], [Found("a", 0.4)]]
+    result = evaluate(queries, {"hybrid": found})
+    assert result.proposed is None
+    assert result.threshold == 0.5
+    assert [one.query for one in result.failures] == ["near miss"]
+
+
 def test_an_evaluation_goes_into_strict_json() -> None:
     """Without unanswerable queries some figures do not exist: null, not NaN."""
     record = evaluate(QUERIES[:1], {"hybrid": HYBRID[:1]}).as_dict()
