@@ -18,7 +18,7 @@ from model.runtime.tokenization import Tokenizer
 from service.absence import ModelFailedError, NoModelError
 from service.batching import BatchingLimits
 from service.errors import ServiceError
-from service.faq.entries import EntryFile, FaqFileError, demo_entries, read_entries
+from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
 from service.faq.search import FaqSearcher
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.metrics import Metrics

@@ -8,7 +8,7 @@ import pytest_asyncio
 from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine
 from model.runtime.tokenization import Tokenizer
-from service.faq.entries import demo_entries
+from service.faq.entry_files import demo_entries
 from service.faq.search import FaqSearcher
 from service.inference import ComputeBudget, Embedder
 

@@ -9,7 +9,8 @@ import pytest
 from model.runtime.bundle import Bundle, Manifest
 from service.errors import EmptyInputError, InputTooLongError, InvalidInputError, OverloadedError
 from service.faq.calibration import UNRELATED_QUESTIONS, unrelated_cosine
-from service.faq.entries import FaqEntry, demo_entries
+from service.faq.entries import FaqEntry
+from service.faq.entry_files import demo_entries
 from service.faq.search import FaqSearcher, model_fingerprint
 from service.inference import EmbeddingOptions, EmbeddingResult
 from tests.bundles import refresh_manifest, write_tiny_embedding_bundle

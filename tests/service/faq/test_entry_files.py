@@ -4,16 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from service.faq.entries import (
+from service.faq.entries import FaqEntry, id_from_question
+from service.faq.entry_files import (
     BadLine,
-    FaqEntry,
     FaqFileError,
     demo_entries,
-    id_from_question,
     read_csv,
     read_entries,
     read_jsonl,
+    read_xlsx,
+    write_csv,
+    write_jsonl,
+    write_xlsx,
 )
 
 MARK = b"\xef\xbb\xbf"
@@ -148,7 +154,7 @@ def test_a_file_in_gb18030_loses_no_line_unsaid() -> None:
 
 def test_an_unknown_kind_of_file_is_refused_by_name(tmp_path: Path) -> None:
     """With the kinds that are read."""
-    with pytest.raises(FaqFileError, match=r"faq\.docx: not one of \.jsonl, \.ndjson, \.csv"):
+    with pytest.raises(FaqFileError, match=r"faq\.docx: not one of \.jsonl, \.ndjson, \.csv, \.xlsx"):
         read_entries(tmp_path / "faq.docx")
 
 
@@ -176,3 +182,119 @@ def test_the_demo_is_whole_and_bilingual() -> None:
     assert len({entry.id for entry in entries}) == len(entries)
     assert all(entry.answer for entry in entries)
     assert sum(bool(entry.alternates) for entry in entries) > len(entries) / 2
+
+
+# Everything that parts, quotes, escapes or starts something in one of the formats.
+TEXTS = st.text(
+    st.sampled_from("ab 7|,;\t\"'\\[]{}:=+-@＝#_x0041\r\n\x85\u2028\ufeff\ufffe中文🙂"), max_size=12
+)
+VALUES = TEXTS | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def some_entries(draw: st.DrawFn) -> list[FaqEntry]:
+    """Draw entries as odd as the record allows."""
+    entries: dict[str, FaqEntry] = {}
+    for _ in range(draw(st.integers(0, 4))):
+        try:
+            entry = FaqEntry(
+                id=draw(TEXTS),
+                question=draw(TEXTS),
+                answer=draw(TEXTS),
+                alternates=tuple(draw(st.lists(TEXTS.filter(str.strip), max_size=3))),
+                tags=tuple(draw(st.lists(TEXTS.filter(str.strip), max_size=3))),
+                language=draw(st.sampled_from([None, "zh", "en-GB"])),
+                metadata=draw(
+                    st.dictionaries(TEXTS | st.sampled_from(["ID", "tags", "metadata"]), VALUES, max_size=3)
+                ),
+                enabled=draw(st.booleans()),
+            )
+        except ValidationError:
+            continue
+        entries[entry.id] = entry
+    return list(entries.values())
+
+
+@given(some_entries())
+@example(
+    [
+        FaqEntry(
+            id="-7",
+            question='=HYPERLINK("x")',
+            answer="'=1+1",
+            alternates=("+1", "a|b", "@x"),
+            tags=("[1]", '["a"]'),
+            metadata={"=x": "@y", "n": 7, "f": 7.0, "b": True, "e": "", "s": "007", "id": "z", "m": "-1"},
+        )
+    ]
+)
+def test_what_is_written_reads_back_the_same(entries: list[FaqEntry]) -> None:
+    """In every format: export, edit and import is how people work."""
+    for write, read in ((write_jsonl, read_jsonl), (write_csv, read_csv), (write_xlsx, read_xlsx)):
+        found = read(write(entries))
+        assert found.bad_lines == []
+        assert found.entries == entries
+        # Equality takes 7 for 7.0 and True for 1.
+        assert [repr(sorted(one.metadata.items())) for one in found.entries] == [
+            repr(sorted(one.metadata.items())) for one in entries
+        ]
+
+
+def test_the_demo_reads_back_the_same() -> None:
+    """Real entries, once."""
+    for write, read in ((write_jsonl, read_jsonl), (write_csv, read_csv), (write_xlsx, read_xlsx)):
+        assert read(write(demo_entries())).entries == demo_entries()
+
+
+def test_no_cell_of_a_csv_begins_a_formula() -> None:
+    """A customer's question must not run in the spreadsheet of whoever opens the export."""
+    risky = ["=1+1", "+1", "-1", "@SUM(A1)", "＝1"]
+    entries = [FaqEntry(id=text, question=text, answer=text, metadata={"m": text}) for text in risky]
+    text = write_csv(entries).decode("utf-8-sig")
+    assert text.count('"') == 0
+    for line in text.splitlines()[1:]:
+        assert all(cell[:1] in {"", "'"} for cell in line.split(","))
+
+
+def test_a_csv_opens_in_a_spreadsheet_in_the_right_encoding() -> None:
+    """Without the mark Excel takes UTF-8 for the local code page."""
+    data = write_csv([FaqEntry(id="1", question="可以开发票吗", answer="可以")])
+    assert data.startswith(MARK + b"id,question,answer,alternates,language,tags,enabled,metadata\r\n")
+
+
+def test_a_csv_with_a_metadata_column_that_is_no_object_is_reported() -> None:
+    """The column holds what other columns cannot."""
+    result = read_csv(b'question,answer,metadata\nq,a,{"n": 1}\nr,a,7\ns,a,"{"\n')
+    assert [entry.metadata for entry in result.entries] == [{"n": 1}]
+    assert [bad.reason for bad in result.bad_lines] == ["metadata: not a JSON object"] * 2
+
+
+def test_more_metadata_names_than_a_table_can_show_are_kept() -> None:
+    """A workbook has a limited number of columns."""
+    entries = [
+        FaqEntry(id=str(number), question="q", answer="a", metadata={f"k{number}.{k}": "v" for k in range(9)})
+        for number in range(60)
+    ]
+    for write, read in ((write_csv, read_csv), (write_xlsx, read_xlsx)):
+        result = read(write(entries))
+        assert result.entries == entries
+        assert len(result.metadata_columns) == 100
+
+
+def test_an_entry_too_long_for_a_workbook_is_named() -> None:
+    """Openpyxl would cut it without a word."""
+    entries = [
+        FaqEntry(id="short", question="q", answer="a"),
+        FaqEntry(id="long", question="q", answer="🙂" * 16_384),
+    ]
+    with pytest.raises(FaqFileError, match=r"entry 'long': 32768 characters.*write CSV or JSONL"):
+        write_xlsx(entries)
+    assert read_csv(write_csv(entries)).entries == entries
+
+
+def test_the_largest_entry_goes_through_a_csv() -> None:
+    """The csv module refuses cells of more than 128 KiB unless told."""
+    entry = FaqEntry(
+        id="1", question="q", answer="a", alternates=tuple(f"{n:03}" + '"' * 1_997 for n in range(200))
+    )
+    assert read_csv(write_csv([entry])).entries == [entry]
