@@ -29,10 +29,11 @@ from model.runtime.engine import OnnxRuntimeEngine
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 from service.faq.calibration import EVIDENCE_HITS, Calibration, fit_calibration, texts_to_measure
+from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.entry_files import demo_entries
 from service.faq.evaluation import Evaluation, evaluate
-from service.faq.index import FaqIndex, Hit, texts_to_embed
+from service.faq.index import FaqIndex, Hit
 from service.faq.queries import LabelledQuery, demo_queries
 from service.inference import ComputeBudget, Embedder, EmbeddingOptions
 
@@ -88,8 +89,7 @@ def ask(
     # The whole bank first; then, for each set of answers, the bank without them.
     for without, group in [((), queries), *(pair for pair in groups(queries) if pair[0])]:
         bank = [entry for entry in entries if entry.id not in without]
-        texts = texts_to_embed(bank)
-        index = FaqIndex(bank, texts, np.stack([vectors[text] for text in texts]))
+        index = FaqIndex.empty().with_changes(bank, vectors=vectors)
         found = index.search(
             [query.query for query in group],
             np.stack([vectors[query.query] for query in group]),

@@ -21,9 +21,10 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.entry_files import demo_entries
-from service.faq.index import FaqIndex, Hit, texts_to_embed
+from service.faq.index import FaqIndex, Hit
 from service.faq.queries import LabelledQuery, demo_queries
 
 UNRELATED_QUESTIONS: Final = (
@@ -306,8 +307,7 @@ def _search(
     unrelated: float,
     depth: int,
 ) -> list[list[Hit]]:
-    texts = texts_to_embed(bank)
-    index = FaqIndex(bank, texts, np.stack([vectors[text] for text in texts]))
+    index = FaqIndex.empty().with_changes(bank, vectors=vectors)
     asked = [query.query for query in queries]
     return index.search(asked, np.stack([vectors[text] for text in asked]), unrelated=unrelated, top_k=depth)
 
