@@ -19,12 +19,15 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
+from service.errors import InvalidInputError
 from service.faq.entries import MAX_ALTERNATES, MAX_QUESTION_CHARS, FaqEntry, id_from_question
 from service.faq.workbook import Cell, WorkbookError, read_rows, write_rows
 
 
-class FaqFileError(ValueError):
+class FaqFileError(InvalidInputError):
     """Nothing of a file can be read: its encoding, header or type. The message says what to change."""
+
+    code = "unreadable_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,11 @@ def read_jsonl(data: bytes) -> EntryFile:
     The keys are the attributes of `FaqEntry`; without "id" the entry gets one made from its question.
 
     Raises:
-        FaqFileError: the data is UTF-16 or UTF-32.
+        FaqFileError: the data is not UTF-8.
     """
     result = EntryFile()
     collector = _Collector(result)
-    for number, line in enumerate(without_mark(data).split(b"\n"), start=1):
+    for number, line in enumerate(utf8(data).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -106,8 +109,7 @@ def read_csv(data: bytes) -> EntryFile:
     Raises:
         FaqFileError: the encoding is not UTF-8, or a needed column is missing or there twice.
     """
-    # Bytes that are not UTF-8 become lone surrogates, which an entry refuses: each bad line gets its number.
-    text = without_mark(data).decode("utf-8", errors="surrogateescape")
+    text = utf8(data).decode()
     return _read_table(_csv_rows(text, _delimiter(text)))
 
 
@@ -120,7 +122,7 @@ def read_xlsx(data: bytes) -> EntryFile:
     """
     try:
         # The rows are read while the table is, so a fault deep in the file shows here too.
-        return _read_table(read_rows(data))
+        return _read_table(read_rows(data), blanks_cut=True)
     except WorkbookError as error:
         raise FaqFileError(str(error)) from error
 
@@ -207,15 +209,26 @@ _BYTE_ORDER_MARKS: Final = {
 }
 
 
-def without_mark(data: bytes) -> bytes:
-    """Take a byte-order mark off UTF-8.
+def utf8(data: bytes) -> bytes:
+    """Return text without a byte-order mark, after a look at all of it.
+
+    One line in another encoding stands for a whole file in it: lines of mere ASCII look the same in both, and
+    taking those alone would leave most of the file out.
 
     Raises:
-        FaqFileError: the mark is that of UTF-16 or UTF-32.
+        FaqFileError: it is not UTF-8; the first line that shows it is named.
     """
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
             raise FaqFileError(f"the file is {encoding}; save it as UTF-8")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FaqFileError(
+            f"line {line} is not UTF-8, so nothing of the file is taken; save it as UTF-8 "
+            '(in a spreadsheet: "CSV UTF-8")'
+        ) from error
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -260,8 +273,13 @@ _FORMULA: Final = re.compile(r"\A'*[=+\-@＝＋－＠\t\r]")
 _ESCAPED_FORMULA: Final = re.compile(r"\A'('*[=+\-@＝＋－＠\t\r])")
 
 
-def _read_table(rows: Iterator[tuple[int, Sequence[Cell] | str]]) -> EntryFile:
-    """Read records below a header; a row is its number and its cells, or the reason why it has none."""
+def _read_table(rows: Iterator[tuple[int, Sequence[Cell] | str]], *, blanks_cut: bool = False) -> EntryFile:
+    """Read records below a header; a row is its number and its cells, or the reason why it has none.
+
+    Args:
+        rows: the header first.
+        blanks_cut: a row may end before the needed columns, and means blank cells by that.
+    """
     header = next(rows, None)
     if header is None:
         raise FaqFileError("no header: the file is empty")
@@ -270,7 +288,7 @@ def _read_table(rows: Iterator[tuple[int, Sequence[Cell] | str]]) -> EntryFile:
     columns = _columns([_shown(cell) for cell in header[1]])
     result = EntryFile(metadata_columns=tuple(name for name in columns if name and name not in _FIELDS))
     collector = _Collector(result)
-    needed_cells = 1 + max(columns.index(name) for name in _NEEDED)
+    needed_cells = 0 if blanks_cut else 1 + max(columns.index(name) for name in _NEEDED)
     for number, row in rows:
         if isinstance(row, str):
             collector.refuse(number, row)
@@ -290,8 +308,6 @@ def _columns(header: Sequence[str]) -> list[str]:
     for cell in header:
         name = cell.strip()
         columns.append(name.casefold() if name.casefold() in _FIELDS else name)
-    if any("\ud800" <= char <= "\udfff" for char in "".join(columns)):
-        raise FaqFileError("the header is not UTF-8; save the file as UTF-8")
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise FaqFileError(

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from service.faq.entries import MAX_QUESTION_CHARS
-from service.faq.entry_files import BadLine, without_mark
+from service.faq.entry_files import BadLine, utf8
 
 _KEYS: Final = frozenset({"query", "faq_id"})
 
@@ -51,10 +51,10 @@ def read_queries(data: bytes) -> QueryFile:
     it may as well be a slip. Whole numbers are taken for ids as in entry files; blank lines are skipped.
 
     Raises:
-        FaqFileError: the data is UTF-16 or UTF-32.
+        FaqFileError: the data is not UTF-8.
     """
     result = QueryFile()
-    for number, line in enumerate(without_mark(data).split(b"\n"), start=1):
+    for number, line in enumerate(utf8(data).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
