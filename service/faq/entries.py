@@ -41,7 +41,9 @@ def _filled(value: str) -> str:
 
 Text = Annotated[str, AfterValidator(_text)]
 FilledText = Annotated[Text, AfterValidator(_filled)]
-MetadataValue = bool | int | float | Annotated[Text, Field(max_length=MAX_METADATA_CHARS)]
+# JSON readers keep 64 bits; a larger whole number becomes a float at once, not on its first round trip.
+WholeNumber = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+MetadataValue = bool | WholeNumber | float | Annotated[Text, Field(max_length=MAX_METADATA_CHARS)]
 
 
 class FaqEntry(BaseModel):

@@ -151,9 +151,7 @@ def test_a_file_in_another_encoding_is_refused_as_a_whole(encoding: str) -> None
     table = "id,question,answer\n1,how,so\n2,可以,可以\n3,why,so\n".encode(encoding)
     with pytest.raises(FaqFileError, match=r"line 3 is not UTF-8.*save it as UTF-8"):
         read_csv(table)
-    lines = '{"id":"1","question":"how","answer":""}\n{"id":"2","question":"可以","answer":""}\n'.encode(
-        encoding
-    )
+    lines = '{"question":"how","answer":""}\n{"question":"可以","answer":""}\n'.encode(encoding)
     with pytest.raises(FaqFileError, match=r"line 2 is not UTF-8.*save it as UTF-8"):
         read_jsonl(lines)
 
