@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from service.absence import ModelFailedError, NoModelError
 from service.admission import TooManyCharactersError
 from service.errors import (
+    ConflictError,
     EmptyInputError,
     InferenceError,
     InvalidInputError,
@@ -71,6 +72,7 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     UnsupportedMediaTypeError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
+    ConflictError: HTTPStatus.CONFLICT,
     PayloadTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     OverloadedError: HTTPStatus.TOO_MANY_REQUESTS,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
