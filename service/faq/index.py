@@ -325,7 +325,8 @@ class _Search:
         close = closeness(dense, unrelated)
         # Sums in float32 come to a little more than one now and then.
         share = min(1.0, float(self._share[place]))
-        return close if mode == "dense" else lifted(close, share)
+        # Plain floats: NumPy's own are no numbers to JSON.
+        return float(close if mode == "dense" else lifted(close, share))
 
     def _hit(self, place: int, entry: FaqEntry, score: float, dense: float, phrasing: str) -> Hit:
         # Closer by more than float32 can tell.

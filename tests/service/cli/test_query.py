@@ -14,13 +14,14 @@ from service.settings import options
 
 
 @pytest.fixture(autouse=True)
-def _tiny_bundles(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _tiny_bundles(models_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for option in options():
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.setenv("CONCHE_MODELS_DIR", str(models_folder))
     monkeypatch.setenv("CONCHE_EMBEDDING_BUNDLE", "tiny-embedding")
     monkeypatch.setenv("CONCHE_NER_BUNDLE", "tiny-ner")
     monkeypatch.setenv("CONCHE_FAQ_FILE", str(models_folder / "faq.jsonl"))
+    monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
 
 
 def _run(*arguments: str, stdin: str | bytes | None = None) -> Result:
