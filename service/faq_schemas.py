@@ -186,7 +186,7 @@ class LabelledQueryBody(BaseModel):
 
     query: Annotated[str, Field(max_length=MAX_QUESTION_CHARS)]
     faq_id: str | list[str] | None = Field(
-        description="The entry that answers it, or several as good as each other; null = none does."
+        description="The entry that answers it, or several as good as each other; null or empty = none does."
     )
 
 
@@ -393,7 +393,7 @@ EVALUATE_EXAMPLES: dict[str, Any] = {
             "queries": [
                 {"query": "发票怎么开", "faq_id": "invoice"},
                 {"query": "when does my order arrive", "faq_id": ["delivery"]},
-                {"query": "Do you sell aeroplanes?", "faq_id": None},
+                {"query": "Do you sell aeroplanes?", "faq_id": ""},
             ],
             "wanted_precision": 0.9,
         }
