@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from service.faq.entries import FaqEntry
 from service.faq.entry_files import read_csv, read_jsonl, read_xlsx, write_xlsx
 from service.faq.imports import XLSX_TYPE
+from service.lifespan import StartupError
 from tests.service.fakes_http import running, tiny_settings
 
 JSON = {"content-type": "application/json"}
@@ -536,3 +538,31 @@ async def test_without_an_embedding_model_the_routes_say_why(models_folder: Any)
     async with running(tiny_settings(models_folder, embedding_bundle="none")) as client:
         answer = await client.get("/faq")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_model")
+
+
+async def test_a_body_that_is_too_large_is_refused_with_the_setting(models_folder: Any) -> None:
+    """A file is a body like any other."""
+    async with running(tiny_settings(models_folder, limits={"max_body_bytes": 1024})) as client:
+        for path, headers in (("import", CSV), ("entries", JSON)):
+            answer = await client.post(f"/faq/shop/{path}", content=b" " * 2000, headers=headers)
+            assert answer.status_code == 413
+            assert "CONCHE_LIMITS__MAX_BODY_BYTES" in answer.json()["error"]["message"]
+
+
+async def test_a_start_with_a_file_in_another_encoding_is_refused(models_folder: Any, tmp_path: Path) -> None:
+    """Its lines of mere ASCII alone would be a FAQ with most of it gone."""
+    file = tmp_path / "gbk.csv"
+    file.write_bytes("id,question,answer\n1,how,so\n2,退货,七天\n".encode("gbk"))
+    with pytest.raises(StartupError, match=r"line 3 is not UTF-8.*save it as UTF-8"):
+        async with running(tiny_settings(models_folder, faq_file=str(file))):
+            pass
+
+
+async def test_replicas_on_one_store_see_each_others_writes(models_folder: Any, tmp_path: Path) -> None:
+    """With the next search of each."""
+    settings = tiny_settings(models_folder, data_dir=tmp_path)
+    async with running(settings) as one, running(settings) as other:
+        await _put(one, _entry("a", "pet zebra"))
+        assert (await _found(other, "pet zebra"))[0]["id"] == "a"
+        await other.delete("/faq/shop/entries/a")
+        assert await _found(one, "pet zebra") == []
