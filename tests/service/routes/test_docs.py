@@ -139,7 +139,7 @@ async def test_one_text_or_several_is_documented(client: httpx.AsyncClient) -> N
 
 async def test_the_default_tagger_gets_its_examples_right() -> None:
     """They are the first thing that anybody tries."""
-    settings = Settings(models_dir=MODELS, embedding_bundle="none", faq_file="none")
+    settings = Settings(models_dir=MODELS, embedding_bundle="none", faq_store="none")
     async with running(settings) as client:
         found = {}
         for example in NER_EXAMPLES.values():
