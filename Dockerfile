@@ -45,7 +45,8 @@ ENV PATH=/opt/conche/bin:$PATH \
     HOME=/tmp \
     CONCHE_HOST=0.0.0.0 \
     CONCHE_PORT=8080 \
-    CONCHE_MODELS_DIR=/opt/conche/models
+    CONCHE_MODELS_DIR=/opt/conche/models \
+    CONCHE_DATA_DIR=/data
 WORKDIR /data
 USER 10001:10001
 EXPOSE 8080

@@ -5,8 +5,9 @@ import textwrap
 
 from service.settings import options
 
-# The image listens on all its addresses, on the port that the compose file publishes, and has its models.
-FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR"}
+# The image listens on all its addresses, on the port that the compose file publishes, has its models, and
+# writes into its volume.
+FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR", "CONCHE_DATA_DIR"}
 
 HEAD = """\
 # Settings of `docker compose`: copy this file to .env and take the # off what is to differ.
@@ -22,8 +23,8 @@ HEAD = """\
 #IMAGE_TAG=local
 #REVISION=unknown
 
-# The service. Host, port and models folder are the image's own; FAQ files and further bundles go into the
-# volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.
+# The service. Host, port, models folder and data folder are the image's own; FAQ files and further bundles go
+# into the volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.
 """
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service.admission import TextLimits
-from service.faq.search import FaqSearcher
+from service.faq.catalogue import FaqCatalogue
 from service.inference import Embedder, EntityTagger
 from service.lifespan import Services
 from service.metrics import Metrics
@@ -59,14 +59,14 @@ def get_tagger(services: ServicesDep) -> EntityTagger:
     return services.tagger
 
 
-def get_searcher(services: ServicesDep) -> FaqSearcher:
-    """The FAQ search; raises as ``get_embedder``."""
-    if services.searcher is None:
+def get_catalogue(services: ServicesDep) -> FaqCatalogue:
+    """The FAQ; raises as ``get_embedder``."""
+    if services.catalogue is None:
         raise services.absence("/search")
-    return services.searcher
+    return services.catalogue
 
 
 LimitsDep = Annotated[TextLimits, Depends(get_limits)]
 EmbedderDep = Annotated[Embedder, Depends(get_embedder)]
 TaggerDep = Annotated[EntityTagger, Depends(get_tagger)]
-SearcherDep = Annotated[FaqSearcher, Depends(get_searcher)]
+CatalogueDep = Annotated[FaqCatalogue, Depends(get_catalogue)]

@@ -5,11 +5,20 @@ ServiceError
 │   ├── EmptyInputError     nothing to work on
 │   ├── InvalidTextError    not text: half a surrogate pair
 │   ├── InputTooLongError   more tokens than the model reads
-│   └── TooManyInputsError  more items than one request may hold
+│   ├── TooManyInputsError  more items than one request may hold
+│   └── InvalidFilterError  a filter on entries that cannot be read, or is too deep
 ├── NotFoundError           no such model, collection or entry
+│   ├── UnknownCollectionError
+│   └── UnknownEntryError
+├── ConflictError           the request does not fit what is stored
+│   ├── CollectionExistsError
+│   ├── DuplicateEntryError  an id is taken, and replacing was not asked for
+│   ├── EntryChangedError    somebody else changed the entry meanwhile
+│   └── ModelMismatchError   the collection was embedded by another model
 ├── PayloadTooLargeError    the body, in bytes
 ├── OverloadedError         try again after ``retry_after_s``
 ├── UnavailableError        starting, stopping, or a worker has gone
+├── StorageError            entries cannot be read or written: disk full, file damaged or not ours
 └── InferenceError          the model failed; the cause is logged, never sent
 
 ``code`` is stable: clients, dashboards and metric labels may rely on it. ``message`` is for people and may
@@ -112,10 +121,58 @@ class TooManyInputsError(InvalidInputError):
         self.setting = setting
 
 
+class InvalidFilterError(InvalidInputError):
+    """A filter on entries that cannot be read, or that is deeper or longer than allowed."""
+
+    code = "invalid_filter"
+
+
 class NotFoundError(ServiceError):
     """The request names something that is not here."""
 
     code = "not_found"
+
+
+class UnknownCollectionError(NotFoundError):
+    """There is no FAQ collection of that name; the message lists those that are there."""
+
+    code = "unknown_collection"
+
+
+class UnknownEntryError(NotFoundError):
+    """The collection has no entry of that id."""
+
+    code = "unknown_entry"
+
+
+class ConflictError(ServiceError):
+    """The request is well formed and does not fit what is stored."""
+
+    code = "conflict"
+
+
+class CollectionExistsError(ConflictError):
+    """A collection of that name is there already."""
+
+    code = "collection_exists"
+
+
+class DuplicateEntryError(ConflictError):
+    """An entry of that id is there already, and replacing it was not asked for."""
+
+    code = "duplicate_entry"
+
+
+class EntryChangedError(ConflictError):
+    """An entry was changed or deleted by somebody else since it was read; read it again."""
+
+    code = "entry_changed"
+
+
+class ModelMismatchError(ConflictError):
+    """The collection was embedded by another model; the message names the command that re-embeds it."""
+
+    code = "model_mismatch"
 
 
 class PayloadTooLargeError(ServiceError):
@@ -150,6 +207,12 @@ class UnavailableError(ServiceError):
 
     def __init__(self, message: str, *, retry_after_s: float = 5.0) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
+
+
+class StorageError(ServiceError):
+    """Entries cannot be read or written: the disk is full, or the file is damaged or not ours."""
+
+    code = "storage_failed"
 
 
 class InferenceError(ServiceError):

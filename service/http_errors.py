@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from service.absence import ModelFailedError, NoModelError
 from service.admission import TooManyCharactersError
 from service.errors import (
+    ConflictError,
     EmptyInputError,
     InferenceError,
     InvalidInputError,
@@ -29,6 +30,7 @@ from service.errors import (
     OverloadedError,
     PayloadTooLargeError,
     ServiceError,
+    StorageError,
     TooManyInputsError,
     UnavailableError,
 )
@@ -41,7 +43,7 @@ class MalformedBodyError(InvalidInputError):
 
 
 class UnsupportedMediaTypeError(InvalidInputError):
-    """The body is not announced as JSON."""
+    """The body is not announced as a type that the route reads."""
 
     code = "unsupported_media_type"
 
@@ -71,9 +73,11 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     UnsupportedMediaTypeError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
+    ConflictError: HTTPStatus.CONFLICT,
     PayloadTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     OverloadedError: HTTPStatus.TOO_MANY_REQUESTS,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    StorageError: HTTPStatus.INTERNAL_SERVER_ERROR,
     InferenceError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -192,11 +196,15 @@ def install_error_handlers(app: FastAPI) -> None:
 def _first_fault(error: RequestValidationError) -> InvalidInputError:
     """Pydantic's first complaint, as ours; never its ``input``, which is the caller's text."""
     fault = error.errors()[0]
-    path = [part for part in fault["loc"] if part != "body"]
+    # The first part says where the field stands: in the body, the path or the query.
+    path = list(fault["loc"])[1:]
     param = next((part for part in path if isinstance(part, str)), None)
     index = next((part for part in path if isinstance(part, int)), None)
     message = str(fault["msg"]).removeprefix("Value error, ")
-    return InvalidInputError(f"{param}: {message}" if param else message, param=param, index=index)
+    # Of an item of a list, the field at fault: `entries[3].question`.
+    inner = path[2] if len(path) > 2 and path[:2] == [param, index] and isinstance(path[2], str) else None
+    where = f"{param}[{index}].{inner}" if inner else param
+    return InvalidInputError(f"{where}: {message}" if where else message, param=param, index=index)
 
 
 def _routing_error(error: HTTPException) -> ServiceError:

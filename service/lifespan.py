@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from model.runtime.bundle import Bundle, BundleError, discover
 from model.runtime.engine import Engine, OnnxRuntimeEngine
@@ -18,13 +18,19 @@ from model.runtime.tokenization import Tokenizer
 from service.absence import ModelFailedError, NoModelError
 from service.batching import BatchingLimits
 from service.errors import ServiceError
-from service.faq.entries import EntryFile, FaqFileError, demo_entries, read_entries
-from service.faq.search import FaqSearcher
+from service.faq.catalogue import FaqCatalogue
+from service.faq.embedding import Progress
+from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
+from service.faq.source_file import bring_in
+from service.faq.sqlite_store import SqliteFaqStore
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.metrics import Metrics
 from service.settings import DEMO, OFF, Settings
 
 logger = logging.getLogger(__name__)
+
+STORE_FILE: Final = "faq.sqlite"
+_PROGRESS_EVERY_S: Final = 2.0
 
 Model = TypeVar("Model", Embedder, EntityTagger)
 
@@ -52,8 +58,8 @@ class Services:
 
     Attributes:
         threads: of one model run.
-        embedder, tagger, searcher: None if they could not be built; ``absences`` then says why.
-        faq_source: the FAQ's file, or "demo".
+        embedder, tagger, catalogue: None if they could not be built; ``absences`` then says why.
+        faq_source: the file that fills the FAQ's first collection, "demo", or "none".
         faq_left_out: lines of that file that hold no usable entry; the log names each.
         absences: by route.
         draining: the process is about to stop.
@@ -62,7 +68,7 @@ class Services:
     threads: int
     embedder: Embedder | None = None
     tagger: EntityTagger | None = None
-    searcher: FaqSearcher | None = None
+    catalogue: FaqCatalogue | None = None
     faq_source: str = ""
     faq_left_out: int = 0
     absences: dict[str, Absence] = field(default_factory=dict)
@@ -89,14 +95,21 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings, metrics: Metrics, *, faq_folder: Path | None = None
+) -> AsyncIterator[Services]:
     """Load what ``settings`` name, in worker threads, and close it afterwards.
 
     The models get ``shutdown_grace_seconds``, together, to finish what is in work; then it is given up.
 
+    Args:
+        settings: of the process.
+        metrics: told about everything that is opened.
+        faq_folder: where the FAQ store lies; None = in the data folder.
+
     Raises:
-        StartupError: a bundle or the FAQ file cannot be used and ``on_bundle_error`` says to stop; or there
-            is no bundle at all.
+        StartupError: a bundle, the FAQ store or the FAQ file cannot be used and ``on_bundle_error`` says to
+            stop; or there is no bundle at all.
     """
     async with AsyncExitStack() as stack:
         threads = thread_count() if settings.threads == "auto" else settings.threads
@@ -108,10 +121,11 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         budget = ComputeBudget()
         stack.callback(budget.close)
         services = Services(threads)
-        opener = _Opener(settings, metrics, stack, budget, services)
+        faq_folder = faq_folder or settings.data_path()
+        opener = _Opener(settings, metrics, stack, budget, services, faq_folder)
         services.embedder = await opener.model("/embed", "embedding_bundle", Embedder)
         services.tagger = await opener.model("/ner", "ner_bundle", EntityTagger)
-        services.searcher = await opener.searcher()
+        services.catalogue = await opener.catalogue()
         if services.embedder is None and services.tagger is None:
             opener.refuse_to_serve_nothing()
         try:
@@ -122,6 +136,8 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
 
 async def _close_models(services: Services, within_s: float) -> None:
     ends_at = time.monotonic() + within_s
+    if services.catalogue is not None:  # before the model that its background work embeds with
+        await services.catalogue.close()
     for model in (services.embedder, services.tagger):
         if model is not None:
             await model.close(max(0.0, ends_at - time.monotonic()))
@@ -136,6 +152,7 @@ class _Opener:
     stack: AsyncExitStack
     budget: ComputeBudget
     services: Services
+    faq_folder: Path
 
     async def model(self, route: str, setting: str, kind: Callable[..., Model]) -> Model | None:
         """The model that ``setting`` names, running; None if there is none."""
@@ -169,11 +186,11 @@ class _Opener:
             return None
         return await self.stack.enter_async_context(model)
 
-    async def searcher(self) -> FaqSearcher | None:
-        """The FAQ, embedded and indexed; None if there is none."""
-        route, source = "/search", self.settings.faq_file
-        if source == OFF:
-            self._off(route, "CONCHE_FAQ_FILE")
+    async def catalogue(self) -> FaqCatalogue | None:
+        """The FAQ: its store open, its model measured, its file brought in, its indexes built."""
+        route = "/search"
+        if self.settings.faq_store == OFF:
+            self._off(route, "CONCHE_FAQ_STORE")
             return None
         if self.services.embedder is None:
             reason = self.services.absences["/embed"]
@@ -182,21 +199,56 @@ class _Opener:
             )
             return None
         try:
+            store = await asyncio.to_thread(SqliteFaqStore, self.faq_folder / STORE_FILE)
+        except ServiceError as error:
+            self._failed(route, f"{error}; CONCHE_DATA_DIR says where it lies")
+            return None
+        catalogue = FaqCatalogue(
+            store,
+            self.services.embedder,
+            max_entries_per_write=self.settings.limits.max_faq_entries,
+            calibrations=self.settings.data_path() / "calibrations",
+            observer=self.metrics.faq,
+        )
+        self.stack.push_async_callback(catalogue.close)
+        try:
+            await catalogue.calibrate(_logged(f"measuring {catalogue.model_id}, once", "texts"))
+        except ServiceError as error:
+            self._failed(route, f"{catalogue.model_id} cannot be measured: {error}")
+            return None
+        if not await self._bring_in_file(route, catalogue):
+            return None
+        await _load_indexes(catalogue)
+        self.metrics.faq.watch(store)
+        return catalogue
+
+    async def _bring_in_file(self, route: str, catalogue: FaqCatalogue) -> bool:
+        """Fill the first collection; False if it cannot be done."""
+        source = self.services.faq_source = self.settings.faq_file
+        if source == OFF:
+            return True
+        try:
             file = await asyncio.to_thread(_read_faq, source)
         except (FaqFileError, OSError) as error:
             self._failed(route, f"FAQ file {source} cannot be read: {error}")
-            return None
+            return False
         if not file.entries:
             self._failed(route, f"FAQ file {source} holds no usable entry")
-            return None
+            return False
         try:
-            searcher = await FaqSearcher.build(self.services.embedder, file.entries)
+            await bring_in(
+                catalogue,
+                file.entries,
+                self.faq_folder / "faq_file.json",
+                # The built-in one is for trying out, and never comes between entries of one's own.
+                only_if_empty="faq_file" not in self.settings.model_fields_set,
+                progress=_logged(f"FAQ file {source}", "entries or texts"),
+            )
         except (ServiceError, ValueError) as error:
             self._failed(route, f"FAQ file {source} cannot be used: {error}")
-            return None
-        self.services.faq_source, self.services.faq_left_out = source, len(file.bad_lines)
-        self.metrics.watch_faq(lambda: len(searcher.index))
-        return searcher
+            return False
+        self.services.faq_left_out = len(file.bad_lines)
+        return True
 
     def refuse_to_serve_nothing(self) -> None:
         """Stop rather than answer 404 to everything."""
@@ -232,6 +284,28 @@ def _load(path: Path, threads: int) -> tuple[Bundle, Tokenizer, Engine]:
         engine.close()
         raise
     return bundle, tokenizer, engine
+
+
+async def _load_indexes(catalogue: FaqCatalogue) -> None:
+    """Build all indexes; a collection that cannot be searched is no reason not to serve the others."""
+    for info in await catalogue.collections():
+        try:
+            await catalogue.load(info.name)
+        except ServiceError as error:
+            logger.warning("FAQ collection %s cannot be searched: %s", info.name, error)
+
+
+def _logged(what: str, unit: str) -> Progress:
+    """Progress as a log line now and then; work that is done in a moment needs none."""
+    said_at = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= _PROGRESS_EVERY_S:
+            said_at = time.monotonic()
+            logger.info("%s: %d of %d %s", what, done, total, unit)
+
+    return progress
 
 
 def _read_faq(source: str) -> EntryFile:

@@ -29,6 +29,8 @@ from prometheus_client.registry import Collector
 
 from model.runtime.bundle import Manifest
 from service.batching import BatchingLimits, BatchStats
+from service.errors import ServiceError
+from service.faq.store import CollectionInfo, FaqStore
 
 UNMATCHED: Final = "unmatched"
 OTHER: Final = "other"
@@ -117,9 +119,7 @@ class Metrics:
         )
         self._families = _ModelFamilies(self.registry)
         self._models = Info("conche_model", "What was loaded.", ("model",), registry=self.registry)
-        self._faq_entries = Gauge(
-            "conche_faq_entries", "Entries that /search looks in.", registry=self.registry
-        )
+        self.faq = FaqMetrics(self.registry)
         build = Info("conche_build", "What is running.", registry=self.registry)
         build.info(
             {"version": version or metadata.version("conche"), "python_version": platform.python_version()}
@@ -185,10 +185,6 @@ class Metrics:
         self._request_seconds.labels(route).observe(seconds)
         if code in _REFUSALS:
             self._refusals.labels(code).inc()
-
-    def watch_faq(self, count: Callable[[], int]) -> None:
-        """Show ``count()`` at each scrape as the number of FAQ entries."""
-        self._faq_entries.set_function(count)
 
     def observe_model(self, manifest: Manifest) -> "ModelMetrics":
         """Create the series of one model, and what feeds them."""
@@ -272,6 +268,44 @@ class ModelMetrics:
         """Note the texts of one answered request; their tokens were counted as they were run."""
         self._texts.inc(texts)
         self._truncated.inc(truncated)
+
+
+class FaqMetrics:
+    """The series of the FAQ, over all collections: names of collections are callers' and no labels."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._entries = Gauge(
+            "conche_faq_entries", "Entries of all collections, disabled ones included.", registry=registry
+        )
+        self._collections = Gauge("conche_faq_collections", "FAQ collections.", registry=registry)
+        self._lookup_seconds = Histogram(
+            "conche_faq_lookup_duration_seconds",
+            "Looking up the queries of one search, its wait for a thread included; embedding is not.",
+            buckets=_STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._queries = Counter("conche_faq_queries_total", "Queries searched for.", registry=registry)
+        self._unanswered = Counter(
+            "conche_faq_unanswered_queries_total", "Queries that got no hit.", registry=registry
+        )
+
+    def watch(self, store: FaqStore) -> None:
+        """Show what ``store`` holds at each scrape; NaN while it cannot be read."""
+
+        def total(of: Callable[[list[CollectionInfo]], int]) -> float:
+            try:
+                return of(store.collections())
+            except ServiceError:
+                return math.nan
+
+        self._entries.set_function(lambda: total(lambda infos: sum(info.entries for info in infos)))
+        self._collections.set_function(lambda: total(len))
+
+    def on_search(self, *, queries: int, unanswered: int, seconds: float) -> None:
+        """Note one search."""
+        self._lookup_seconds.observe(seconds)
+        self._queries.inc(queries)
+        self._unanswered.inc(unanswered)
 
 
 class _ModelFamilies:

@@ -18,6 +18,7 @@ async def encode_results(
     shape: Callable[[Record], dict[str, Any]],
     *,
     around: tuple[bytes, bytes] = (b"[", b"]"),
+    endings: Sequence[bytes] | None = None,
 ) -> bytes:
     """JSON of ``results``, which is one list of records per text.
 
@@ -25,19 +26,27 @@ async def encode_results(
         results: in the order of the texts.
         shape: what a record is in JSON.
         around: what stands before and after the records of each text.
+        endings: what stands after the records of each text, if it differs.
     """
+    before, after = around
+    if endings is None:
+        endings = [after] * len(results)
     if sum(map(len, results)) <= _PIECE_RECORDS:
-        return _encode(results, shape, around)
-    return await asyncio.to_thread(_encode, results, shape, around)
+        return _encode(results, shape, before, endings)
+    return await asyncio.to_thread(_encode, results, shape, before, endings)
 
 
 def _encode(
     results: Sequence[Sequence[Record]],
     shape: Callable[[Record], dict[str, Any]],
-    around: tuple[bytes, bytes],
+    before: bytes,
+    endings: Sequence[bytes],
 ) -> bytes:
-    before, after = around
-    return b"[" + b",".join(before + _encode_list(records, shape) + after for records in results) + b"]"
+    texts = [
+        before + _encode_list(records, shape) + ending
+        for records, ending in zip(results, endings, strict=True)
+    ]
+    return b"[" + b",".join(texts) + b"]"
 
 
 def _encode_list(records: Sequence[Record], shape: Callable[[Record], dict[str, Any]]) -> bytes:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Js
 
 from model.runtime.bundle import Manifest
 from service.errors import InvalidInputError
+from service.faq.filters import Filter, parse_filter
+from service.faq.index import Mode
 from service.inference import EmbeddingOptions
 
 MAX_INT = 2**31 - 1
@@ -120,8 +122,29 @@ class SearchRequest(_Request):
         le=1,
         strict=True,
         allow_inf_nan=False,
-        description="Leave out hits that score less.",
+        description="Leave out hits that score less; what the collection says, if not said; 0 for none.",
     )
+    collection: str = Field(
+        default="default", min_length=1, max_length=64, description="Which collection is searched."
+    )
+    mode: Mode = Field(
+        default="hybrid",
+        description="What decides the order: meaning and words together, meaning alone (`dense`) or words "
+        "alone (`lexical`).",
+    )
+    filter: dict[str, JsonValue] | None = Field(
+        default=None,
+        description="Which entries are searched, such as "
+        '`{"field": "language", "equals": "zh"}`; `and`, `or` and `not` combine filters.',
+    )
+
+    def entry_filter(self) -> Filter | None:
+        """The filter, read; None for all entries.
+
+        Raises:
+            InvalidFilterError: it is none.
+        """
+        return None if self.filter is None else parse_filter(self.filter)
 
     def admit_top_k(self, limit: int) -> None:
         """Check ``top_k`` against the operator's limit.
@@ -150,19 +173,48 @@ class NerRequest(_Request):
     )
 
 
+class ExplainBody(BaseModel):
+    """Why an entry was found."""
+
+    dense: float = Field(ge=-1, le=1, description="Cosine of the query with the entry.")
+    lexical: float = Field(ge=0, description="BM25 of the query's words in the entry; no upper bound.")
+    dense_rank: int = Field(ge=1, description="Place by `dense` among the entries searched.")
+    lexical_rank: int | None = Field(
+        description="Place by `lexical`; null if the entry has no word of the query."
+    )
+    matched: str = Field(description="The question or alternate wording closest to the query.")
+    relevance: float = Field(
+        ge=0, le=1, description="What the order is by; unlike the score it does not look at the other hits."
+    )
+
+
+class HighlightsBody(BaseModel):
+    """Where the entry has words of the query: [start, end) in code points."""
+
+    question: list[tuple[int, int]]
+    answer: list[tuple[int, int]]
+
+
 class HitBody(BaseModel):
     """One FAQ entry found."""
 
     id: str
     question: str
     answer: str
-    score: float = Field(ge=0, le=1, description="1 = the same text, 0 = no closer than unrelated texts.")
+    score: float = Field(
+        ge=0, le=1, description="How sure it is that the entry answers the query: a probability."
+    )
+    explain: ExplainBody
+    highlights: HighlightsBody
 
 
 class QueryResult(BaseModel):
     """What one query found."""
 
     hits: list[HitBody] = Field(description="Best first.")
+    default_answer: str | None = Field(
+        description="The collection's answer where there are no hits; null if there are, or if it has none."
+    )
 
 
 class SearchResponse(BaseModel):
@@ -216,9 +268,10 @@ class ModelBody(BaseModel):
 class FaqBody(BaseModel):
     """The FAQ behind /search."""
 
-    entries: int
-    source: str
-    left_out: int = Field(description="Lines of its file that hold no usable entry; the log names each.")
+    entries: int = Field(description="Of all collections, disabled ones included.")
+    collections: int
+    source: str = Field(description="What fills the collection `default` at the start.")
+    left_out: int = Field(description="Lines of that file that hold no usable entry; the log names each.")
 
 
 class InfoResponse(BaseModel):
@@ -245,6 +298,9 @@ SEARCH_EXAMPLES: dict[str, Any] = {
     "Chinese": {"value": {"query": "怎么退货？", "top_k": 3}},
     "several queries": {
         "value": {"query": ["How long does delivery take?", "可以开发票吗？"], "min_score": 0.2}
+    },
+    "entries of one language": {
+        "value": {"query": "refund", "filter": {"field": "language", "equals": "en"}}
     },
 }
 NER_EXAMPLES: dict[str, Any] = {

@@ -77,6 +77,9 @@ class LimitsSettings(_Group):
         ge=1024,
         description="Bytes of a request body; a larger one is refused (413).",
     )
+    max_faq_entries: int = Field(
+        default=10_000, ge=1, description="Entries that one request may write into a FAQ collection."
+    )
     max_top_k: int = Field(default=100, ge=1, description="Hits one search may ask for, per query.")
     request_seconds: float = Field(
         default=300.0,
@@ -122,16 +125,24 @@ class Settings(BaseSettings):
         min_length=1,
         description="Bundle behind /ner: a name in the models folder, or a path; `none` for no such route.",
     )
+    data_dir: Path = Field(
+        default=Path(".conche"),
+        description="Folder that holds what is written: FAQ collections, snapshots, measurements of models.",
+    )
+    faq_store: Literal["embedded", "none"] = Field(
+        default="embedded",
+        description="Where FAQ collections are kept: in a file of the data folder; `none` for no FAQ at all.",
+    )
     faq_file: str = Field(
         default=DEMO,
         min_length=1,
-        description="Questions and answers behind /search (JSONL or CSV); `demo` for the built-in set, "
-        "`none` for none.",
+        description="Questions and answers (JSONL, CSV or XLSX) that are brought into the collection "
+        "`default` at the start; `demo` for the built-in set, `none` for none. Unless set, the built-in set "
+        "fills an empty collection only.",
     )
     on_bundle_error: Literal["exit", "serve"] = Field(
         default="exit",
-        description="When a bundle or the FAQ file fails its checks: stop, or serve the rest with "
-        "/readyz red.",
+        description="When a bundle or the FAQ fails its checks: stop, or serve the rest with /readyz red.",
     )
     truncate: bool = Field(
         default=False,
@@ -214,6 +225,10 @@ class Settings(BaseSettings):
     def bundle_path(self, name: str) -> Path:
         """The folder of bundle ``name``: a path as it stands, a name inside the models folder."""
         return Path(name).expanduser() if "/" in name else self.models_path() / name
+
+    def data_path(self) -> Path:
+        """The data folder; it need not be there yet."""
+        return self.data_dir.expanduser()
 
     def models_path(self) -> Path:
         """The models folder: as set; the default falls back to the one beside the code of a checkout."""

@@ -26,6 +26,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "embed": LazyCommand("service.cli.query", "embed", "Embed texts, without a server."),
     "search": LazyCommand("service.cli.query", "search", "Look up questions in the FAQ, without a server."),
     "ner": LazyCommand("service.cli.query", "ner", "Find named entities, without a server."),
+    "faq": LazyCommand("service.cli.faq", "faq", "Manage the FAQ's collections."),
     "models": LazyCommand("service.cli.models", "models", "List the models that are here."),
     "import": LazyCommand("service.cli.models", "import_", "Check that a checkpoint's weights can be read."),
     "export": LazyCommand(

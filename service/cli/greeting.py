@@ -4,10 +4,13 @@ import json
 from importlib import metadata
 
 from model.runtime.bundle import Manifest
+from service.faq.catalogue import FaqCatalogue
+from service.faq.source_file import DEFAULT_COLLECTION
+from service.faq.store import CollectionInfo
 from service.lifespan import Services
-from service.settings import DEMO
 
 _DEMO_QUERY = "怎么退货？"
+_DEMO_ENTRY = "return-how.zh"  # which answers it
 
 
 def summary(services: Services, *, url: str, seconds: float) -> dict[str, object]:
@@ -18,7 +21,8 @@ def summary(services: Services, *, url: str, seconds: float) -> dict[str, object
         "threads": services.threads,
         "embedding": services.embedder and _model(services.embedder.manifest),
         "ner": services.tagger and _model(services.tagger.manifest),
-        "faq_entries": 0 if services.searcher is None else len(services.searcher.index),
+        "faq_entries": _entries(services),
+        "faq_collections": len(_collections(services)),
         "faq_left_out": services.faq_left_out,
         "unavailable": {route: absence.reason for route, absence in services.absences.items()},
     }
@@ -31,16 +35,14 @@ def greeting(services: Services, *, url: str, seconds: float) -> str:
         lines.append(f"  embeddings  {_model(services.embedder.manifest)}")
     if services.tagger is not None:
         lines.append(f"  entities    {_model(services.tagger.manifest)}")
-    if services.searcher is not None:
-        lines.append(f"  FAQ         {_faq(services, len(services.searcher.index))}")
+    if services.catalogue is not None:
+        lines.append(f"  FAQ         {_faq(services)}")
     lines += [f"  {route:<11} off: {absence.reason}" for route, absence in services.absences.items()]
     lines += ["", "Try:"]
     if services.embedder is not None:
         lines.append(_curl(url, "/embed", {"inputs": ["怎么申请退款？", "How do I get a refund?"]}))
-    if services.searcher is not None:
-        entries = services.searcher.index.entries
-        query = _DEMO_QUERY if services.faq_source == DEMO or not entries else entries[0].question
-        lines.append(_curl(url, "/search", {"query": query, "top_k": 2}))
+    if services.catalogue is not None and _entries(services):
+        lines.append(_curl(url, "/search", _search(services.catalogue)))
     if services.tagger is not None:
         lines.append(
             _curl(url, "/ner", {"inputs": "Ada Lovelace met Charles Babbage in London. 李娜住在北京。"})
@@ -55,10 +57,34 @@ def _model(manifest: Manifest) -> str:
     return f"{manifest.name} ({languages}, {megabytes:.0f} MB, {manifest.licence})"
 
 
-def _faq(services: Services, entries: int) -> str:
+def _collections(services: Services) -> list[CollectionInfo]:
+    return [] if services.catalogue is None else services.catalogue.store.collections()
+
+
+def _entries(services: Services) -> int:
+    return sum(info.entries for info in _collections(services))
+
+
+def _faq(services: Services) -> str:
     left_out = services.faq_left_out
     missing = f"; {_count(left_out, 'line', 'lines')} left out, see the log" if left_out else ""
-    return f"{_count(entries, 'entry', 'entries')} ({services.faq_source}{missing})"
+    text = _count(_entries(services), "entry", "entries")
+    names = [info.name for info in _collections(services)]
+    if names not in ([], [DEFAULT_COLLECTION]):
+        text += f" in {_count(len(names), 'collection', 'collections')}"
+    return f"{text} ({services.faq_source}{missing})"
+
+
+def _search(catalogue: FaqCatalogue) -> dict[str, object]:
+    """A request that finds something: the demo's question if it is there, else one of what is there."""
+    infos = [info for info in catalogue.store.collections() if info.entries]
+    name = next((info.name for info in infos if info.name == DEFAULT_COLLECTION), infos[0].name)
+    query = _DEMO_QUERY
+    if _DEMO_ENTRY not in catalogue.store.get(name, [_DEMO_ENTRY]):
+        (first, *_), _ = catalogue.store.page(name, limit=1)
+        query = first.question
+    body: dict[str, object] = {"query": query, "top_k": 2}
+    return body if name == DEFAULT_COLLECTION else {**body, "collection": name}
 
 
 def _count(number: int, one: str, several: str) -> str:

@@ -11,7 +11,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 # What the one-shot commands can make use of: they listen nowhere and have one caller.
 EMBED_SETTINGS = frozenset({("models_dir",), ("embedding_bundle",), ("threads",)})
-SEARCH_SETTINGS = EMBED_SETTINGS | {("faq_file",)}
+SEARCH_SETTINGS = EMBED_SETTINGS | {("data_dir",), ("faq_file",)}
 NER_SETTINGS = frozenset({("models_dir",), ("ner_bundle",), ("threads",)})
 
 

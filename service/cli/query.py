@@ -5,6 +5,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -20,6 +22,8 @@ from service.cli.options import (
     settings_flags,
 )
 from service.errors import InputTooLongError, ServiceError
+from service.faq.index import Mode
+from service.faq.source_file import DEFAULT_COLLECTION
 from service.lifespan import Services, StartupError, open_services
 from service.log_config import configure_logging
 from service.metrics import Metrics
@@ -51,7 +55,7 @@ def embed(
     **flags: str | None,
 ) -> None:
     """Embed each TEXT, or with - each line of standard input; one JSON line each."""
-    settings = read_settings({**flags, "ner_bundle": OFF, "faq_file": OFF})
+    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
     request = {"pooling": pooling, "prompt_name": prompt_name, "dimensions": dimensions}
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
@@ -74,26 +78,58 @@ def embed(
 @_texts
 @click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True, help="Hits per query.")
 @click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits that score less.")
+@click.option("--collection", default=DEFAULT_COLLECTION, show_default=True, help="Which one is searched.")
+@click.option(
+    "--mode",
+    type=click.Choice(["hybrid", "dense", "lexical"]),
+    default="hybrid",
+    show_default=True,
+    help="What decides the order: meaning and words, meaning alone, words alone.",
+)
 @settings_flags(SEARCH_SETTINGS)
-def search(texts: tuple[str, ...], top_k: int, min_score: float | None, **flags: str | None) -> None:
-    """Look up each TEXT, or with - each line of standard input, in the FAQ; one JSON line each."""
+def search(
+    texts: tuple[str, ...],
+    top_k: int,
+    min_score: float | None,
+    collection: str,
+    mode: Mode,
+    **flags: str | None,
+) -> None:
+    """Look up each TEXT, or with - each line of standard input, in the FAQ; one JSON line each.
+
+    The data folder's collections are searched; with --faq-file that file alone, and nothing is kept of it.
+    """
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
-        if services.searcher is None:
+        if services.catalogue is None:
             raise services.absence("/search")
-        found = await services.searcher.search(group, top_k=top_k, min_score=min_score)
+        found = await services.catalogue.search(
+            collection, group, mode=mode, top_k=top_k, min_score=min_score
+        )
         return [
             {
                 "query": text,
                 "hits": [
-                    {"id": hit.id, "question": hit.question, "answer": hit.answer, "score": hit.score}
-                    for hit in hits
+                    {
+                        "id": one.hit.id,
+                        "question": one.hit.question,
+                        "answer": one.hit.answer,
+                        "score": one.confidence,
+                    }
+                    for one in result.hits
                 ],
+                "default_answer": result.default_answer,
             }
-            for text, hits in zip(group, found, strict=True)
+            for text, result in zip(group, found, strict=True)
         ]
 
-    _answer_all(texts, read_settings({**flags, "ner_bundle": OFF}), answer)
+    settings = read_settings({**flags, "ner_bundle": OFF})
+    if flags["faq_file"] is None:
+        _answer_all(texts, settings, answer)
+    else:
+        # A look into a file must not change what a server on the same folder answers.
+        with TemporaryDirectory() as folder:
+            _answer_all(texts, settings, answer, faq_folder=Path(folder))
 
 
 @click.command()
@@ -126,23 +162,25 @@ def ner(texts: tuple[str, ...], threshold: float, **flags: str | None) -> None:
             for text, result in zip(group, tagged, strict=True)
         ]
 
-    _answer_all(texts, read_settings({**flags, "embedding_bundle": OFF, "faq_file": OFF}), answer)
+    _answer_all(texts, read_settings({**flags, "embedding_bundle": OFF, "faq_store": OFF}), answer)
 
 
-def _answer_all(texts: tuple[str, ...], settings: Settings, answer: Answers) -> None:
+def _answer_all(
+    texts: tuple[str, ...], settings: Settings, answer: Answers, *, faq_folder: Path | None = None
+) -> None:
     configure_logging("warning", "text")
     try:
-        asyncio.run(_run(texts, settings, answer))
+        asyncio.run(_run(texts, settings, answer, faq_folder))
     except StartupError as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         process.leave(128 + signal.SIGINT)
 
 
-async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers) -> None:
+async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers, faq_folder: Path | None) -> None:
     limits = TextLimits(_GROUP, settings.limits.max_text_characters, sys.maxsize)
     done = 0
-    async with open_services(settings, Metrics()) as services:
+    async with open_services(settings, Metrics(), faq_folder=faq_folder) as services:
         lines = _read(texts)
         while group := list(islice(lines, _GROUP)):
             try:

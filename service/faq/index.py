@@ -1,111 +1,199 @@
-"""The index of a FAQ: exact, in memory, never changed once built.
+"""The index of a FAQ: exact, in memory. A change makes a new index and leaves the old one as it was.
 
-One row per phrasing holds half the sum of the phrasing's vector and that of question + answer. A query's
-product with a row is then the mean of its two cosines, so one pass over one matrix gives what two matrices
-would, and the best phrasing of an entry is the highest of its rows.
+An index is a few segments and, for each, which of its entries are still alive. New entries come as a segment
+of their own; small segments are merged as they gather, so that there are only a few of them, and an entry is
+copied a few times at most however large the index grows. What is found, its scores and its order are those of
+an index built afresh from the same entries, to the last bit.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.faq.entries import FaqEntry
-from service.faq.lexical import LexicalIndex, lexical_terms
-from service.faq.ranking import rank
+from service.faq.filters import Filter
+from service.faq.lexical import Holders, highlights, idf, length_norms, lexical_terms, saturated
+from service.faq.ranking import ANSWER_WORD, closeness, leaders, lifted
+from service.faq.segments import Segment
+
+Mode = Literal["hybrid", "dense", "lexical"]
 
 # Bounds the block of cosines held at once (queries x rows), in float32 values: 16 MiB.
 _BLOCK: int = 4 * 1024 * 1024
 
+# Segments are merged until each is at least so many times as large as the next, and the small ones into one.
+_RATIO: Final = 4
+_SMALL: Final = 256
+# A segment is rewritten when this part of it is dead.
+_MOST_DEAD: Final = 0.25
+
+# How far a float32 product of unit vectors is from the exact one, at most; seen: 5e-7.
+_ROUNDING: Final = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An entry found for a query.
+    """An entry found for a query, and why.
 
     Attributes:
-        id: the entry's id.
-        question: its standard wording.
-        answer: its answer.
-        score: 0..1, falling along the hits; 0 is no closer than unrelated texts, 1 is the same text
-        (`ranking.rank`). dense: -1..1, the mean of the cosines with the matched question and with question
-        + answer. lexical: BM25 over all of the entry's text, from 0, without an upper bound.
-        matched_question: the phrasing, the question or an alternate, closest to the query. entry: the whole
-        entry.
+        entry: the whole entry.
+        score: 0..1, falling along the hits. hybrid: `ranking.lifted`; dense: `ranking.closeness`; lexical:
+            BM25 by the highest that any entry could have for the query.
+        dense: -1..1, the mean of the cosines with the matched phrasing and with question + answer.
+        lexical: BM25 over all of the entry's text, from 0, without an upper bound.
+        share: 0..1, how much of the query's words the entry has: by the square of their idf, words that only
+            the answer has at half.
+        dense_rank: 1 for the entry closest by ``dense`` of all that were searched; equals share a rank.
+        lexical_rank: the same by ``lexical``; None if the entry has no word of the query.
+        matched_phrasing: the question or alternate closest to the query.
+        terms: the query's words, characters and pairs.
     """
 
-    id: str
-    question: str
-    answer: str
+    entry: FaqEntry
     score: float
     dense: float
     lexical: float
-    matched_question: str
-    entry: FaqEntry
+    share: float
+    dense_rank: int
+    lexical_rank: int | None
+    matched_phrasing: str
+    terms: frozenset[str] = field(repr=False)
+
+    @property
+    def question_highlights(self) -> tuple[tuple[int, int], ...]:
+        """Where the question holds words of the query: [start, end) in code points; worked out when asked."""
+        return highlights(self.entry.question, self.terms)
+
+    @property
+    def answer_highlights(self) -> tuple[tuple[int, int], ...]:
+        """The same of the answer."""
+        return highlights(self.entry.answer, self.terms)
+
+    @property
+    def id(self) -> str:
+        """The entry's id."""
+        return self.entry.id
+
+    @property
+    def question(self) -> str:
+        """The entry's standard wording."""
+        return self.entry.question
+
+    @property
+    def answer(self) -> str:
+        """The entry's answer."""
+        return self.entry.answer
 
 
-def texts_to_embed(entries: Sequence[FaqEntry]) -> list[str]:
-    """Return the distinct texts whose vectors an index of ``entries`` is built from, in a fixed order."""
-    texts: dict[str, None] = {}
-    for entry in entries:
-        if entry.enabled:
-            texts.update(dict.fromkeys(entry.phrasings))
-            texts[_question_and_answer(entry)] = None
-    return list(texts)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A segment and what of it is alive: [N] bool."""
+
+    segment: Segment
+    alive: NDArray[np.bool_]
+
+    @property
+    def living(self) -> int:
+        return int(np.count_nonzero(self.alive))
 
 
 class FaqIndex:
     """Finds the entries nearest to a query; disabled entries are never found.
 
-    Shapes: Q queries, N enabled entries, P phrasings of all of them, d dimensions.
+    Shapes: Q queries, N enabled entries, R rows of all segments, d dimensions.
     """
 
-    def __init__(
-        self, entries: Sequence[FaqEntry], texts: Sequence[str], vectors: NDArray[np.float32]
-    ) -> None:
-        """Build the index.
+    def __init__(self, parts: Sequence[_Part] = (), dimensions: int | None = None) -> None:
+        """Take the parts that `empty` and `with_changes` make."""
+        self._parts = tuple(parts)
+        self.dimensions = dimensions
+        living = [part.living for part in self._parts]
+        self._size = sum(living)
+        terms = sum(int(part.segment.postings.lengths[part.alive].sum()) for part in self._parts)
+        self._mean_length = terms / self._size if self._size else 0.0
+        # Every entry of a segment, dead ones too, has its place among these.
+        self._ends = np.cumsum([len(part.segment) for part in self._parts], dtype=np.intp)
+        self._alive: NDArray[np.bool_] = (
+            np.concatenate([part.alive for part in self._parts]) if self._parts else np.zeros(0, np.bool_)
+        )
+        self._norms = [length_norms(part.segment.postings.lengths, self._mean_length) for part in self._parts]
+        self._whole = [count == len(part.segment) for count, part in zip(living, self._parts, strict=True)]
+
+    @classmethod
+    def empty(cls, dimensions: int | None = None) -> Self:
+        """Return an index of nothing; without ``dimensions`` the first vectors decide."""
+        return cls(dimensions=dimensions)
+
+    def with_changes(
+        self,
+        upserts: Sequence[FaqEntry],
+        deleted: Iterable[str] = (),
+        vectors: Mapping[str, NDArray[np.float32]] | None = None,
+    ) -> Self:
+        """Return an index in which ``upserts`` stand for what had their ids, and ``deleted`` is gone.
 
         Args:
-            entries: with ids that are unique.
-            texts: what `texts_to_embed` gives for ``entries``; more than that is allowed.
-            vectors: [len(texts), d], unit length.
+            upserts: ids unique; a disabled one is as good as deleted.
+            deleted: ids, of which some may not be there; deleted first.
+            vectors: [d] each, unit length, one for every text that `texts_to_embed` names of the upserts.
 
         Raises:
-            ValueError: an id is there twice, a text has no vector, or a vector is not finite.
+            ValueError: an id is there twice, a text has no vector, or a vector is not finite or not of this
+                index's length.
         """
-        self.entries: tuple[FaqEntry, ...] = tuple(entry for entry in entries if entry.enabled)
-        if len({entry.id for entry in entries}) != len(entries):
+        ids = {entry.id for entry in upserts}
+        if len(ids) != len(upserts):
             raise ValueError("two entries have the same id")
-        if len(texts) != len(vectors):
-            raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors")
-        if not np.isfinite(vectors).all():
-            raise ValueError("a vector is not finite")
-        row_of = {text: row for row, text in enumerate(texts)}
-        phrasing_rows: list[int] = []
-        answer_rows: list[int] = []
-        starts: list[int] = []
-        try:
-            for entry in self.entries:
-                starts.append(len(phrasing_rows))
-                phrasing_rows.extend(row_of[text] for text in entry.phrasings)
-                answer_rows.extend([row_of[_question_and_answer(entry)]] * len(entry.phrasings))
-        except KeyError as error:
-            raise ValueError("a text of an entry has no vector") from error
-        self._starts = np.asarray(starts, dtype=np.intp)  # [N]
-        self._ends = np.append(self._starts[1:], len(phrasing_rows)).astype(np.intp)  # [N]
-        self._rows: NDArray[np.float32] = (vectors[phrasing_rows] + vectors[answer_rows]) / np.float32(
-            2
-        )  # [P, d]
-        self._lexical = LexicalIndex(
-            [lexical_terms("\n".join((*entry.phrasings, entry.answer))) for entry in self.entries]
-        )
+        parts = [_without(part, ids.union(deleted)) for part in self._parts]
+        enabled = [entry for entry in upserts if entry.enabled]
+        dimensions = self.dimensions
+        if enabled:
+            try:
+                segment = Segment.of(enabled, vectors or {})
+            except KeyError as error:
+                raise ValueError("a text of an entry has no vector") from error
+            if dimensions not in {None, segment.dimensions}:
+                raise ValueError(f"vectors of {segment.dimensions} numbers in an index of {dimensions}")
+            dimensions = segment.dimensions
+            parts.append(_Part(segment, np.ones(len(segment), dtype=np.bool_)))
+        return type(self)(_merged(parts), dimensions)
 
     def __len__(self) -> int:
         """Return N."""
-        return len(self.entries)
+        return self._size
+
+    @property
+    def entries(self) -> tuple[FaqEntry, ...]:
+        """The entries that can be found, in no order that means anything."""
+        return tuple(
+            entry
+            for part in self._parts
+            for entry, alive in zip(part.segment.entries, part.alive.tolist(), strict=True)
+            if alive
+        )
+
+    @property
+    def segments(self) -> int:
+        """How many segments there are."""
+        return len(self._parts)
+
+    def nbytes(self) -> int:
+        """Return the bytes of vectors and postings; the entries themselves are not counted."""
+        return sum(part.segment.nbytes() for part in self._parts)
 
     def search(
-        self, queries: Sequence[str], vectors: NDArray[np.float32], *, unrelated: float, top_k: int
+        self,
+        queries: Sequence[str],
+        vectors: NDArray[np.float32],
+        *,
+        unrelated: float,
+        top_k: int,
+        mode: Mode = "hybrid",
+        filter: Filter | None = None,  # noqa: A002 - the field's own name
     ) -> list[list[Hit]]:
         """Return each query's best entries, best first, at most ``top_k`` of them, each entry once.
 
@@ -114,59 +202,175 @@ class FaqIndex:
             vectors: [Q, d], theirs, unit length.
             unrelated: the model's cosine for unrelated texts, below 1.
             top_k: at least 1.
+            mode: what decides the order; "lexical" finds only entries with a word of the query.
+            filter: which entries are searched; None for all. Statistics of words are of all entries
+                anyhow, so that a filter leaves out entries and changes nothing about the others.
         """
-        if not self.entries:
+        allowed = self._allowed(filter)
+        if not allowed.any():
             return [[] for _ in queries]
         hits: list[list[Hit]] = []
-        step = max(1, _BLOCK // len(self._rows))
+        step = max(1, _BLOCK // max(1, sum(len(part.segment.rows) for part in self._parts)))
         for first in range(0, len(queries), step):
-            block = self._cosines(vectors[first : first + step])
-            for query, cosines in zip(queries[first : first + step], block, strict=True):
-                hits.append(self._hits(query, cosines, unrelated, top_k))
-        return hits
-
-    def dense_scores(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return [Q, N]: of each entry, the mean cosine of its best phrasing and of question + answer."""
-        return self._best_phrasing(self._cosines(vectors))
-
-    def lexical_scores(self, query: str) -> NDArray[np.float64]:
-        """Return [N]: BM25 of each entry's whole text."""
-        return self._lexical.scores(lexical_terms(query))
-
-    def _cosines(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        # float32 rounding takes a text's cosine with itself past 1.
-        cosines: NDArray[np.float32] = np.clip(vectors @ self._rows.T, -1.0, 1.0)
-        return cosines  # [Q, P]
-
-    def _best_phrasing(self, cosines: NDArray[np.float32]) -> NDArray[np.float64]:
-        if not self.entries:
-            return np.zeros((len(cosines), 0))
-        return np.maximum.reduceat(cosines, self._starts, axis=1).astype(np.float64)  # [Q, N]
-
-    def _hits(self, query: str, cosines: NDArray[np.float32], unrelated: float, top_k: int) -> list[Hit]:
-        dense = self._best_phrasing(cosines[None])[0]
-        lexical = self.lexical_scores(query)
-        ranked = rank(dense, lexical, unrelated=unrelated, top_k=top_k)
-        hits = []
-        for position, score in zip(ranked.positions, ranked.scores, strict=True):
-            entry = self.entries[position]
-            phrasing = int(cosines[self._starts[position] : self._ends[position]].argmax())
-            hits.append(
-                Hit(
-                    id=entry.id,
-                    question=entry.question,
-                    answer=entry.answer,
-                    score=float(score),
-                    dense=float(dense[position]),
-                    lexical=float(lexical[position]),
-                    matched_question=entry.phrasings[phrasing],
-                    entry=entry,
+            block = [part.segment.products(vectors[first : first + step]) for part in self._parts]
+            for row, query in enumerate(queries[first : first + step]):
+                search = _Search(
+                    self, query, vectors[first + row], [products[row] for products in block], allowed
                 )
-            )
+                hits.append(search.hits(mode, unrelated, top_k))
         return hits
 
+    def lexical_scores(
+        self, terms: AbstractSet[str]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
+        """Return BM25 and share of every place, and the highest BM25 there can be, for a query's terms."""
+        scores = np.zeros(len(self._alive), dtype=np.float32)
+        share = np.zeros(len(self._alive), dtype=np.float32)
+        ends = self._ends.tolist()
+        # Views of each segment's own part of both.
+        slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        views = [(scores[part], share[part]) for part in slices]
+        # Sorted: a sum in the order of a hash set would differ in its last bits from one process to the next.
+        found = [
+            (term, [part.segment.postings.holders(term) for part in self._parts]) for term in sorted(terms)
+        ]
+        weights = [idf(self._size, self._holding(holders)) for _, holders in found]
+        most, squares = sum(weights), sum(weight**2 for weight in weights)
+        for (_, holding), weight in zip(found, weights, strict=True):
+            # By whether the question holds it.
+            values = np.array([ANSWER_WORD, 1.0]) * (weight**2 / squares)
+            values = values.astype(np.float32)
+            for holders, norms, (bm25, shared) in zip(holding, self._norms, views, strict=True):
+                if holders is not None:
+                    parts = saturated(holders.counts, norms[holders.documents])
+                    bm25[holders.documents] += np.float32(weight) * parts
+                    shared[holders.documents] += values.take(holders.in_question)
+        return scores, share, most
 
-def _question_and_answer(entry: FaqEntry) -> str:
-    # Without an answer the question stands in: averaging with it steadies a lucky match of one alternate
-    # among many.
-    return f"{entry.question}\n{entry.answer}" if entry.answer else entry.question
+    def place(self, number: int) -> tuple[Segment, int]:
+        """Return the segment and the position in it of a place."""
+        part = int(np.searchsorted(self._ends, number, side="right"))
+        segment = self._parts[part].segment
+        return segment, number - (int(self._ends[part]) - len(segment))
+
+    def dense_scores(self, products: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return every place's cosine, from one query's products with each segment's rows."""
+        return np.concatenate(
+            [part.segment.best_phrasing(rows) for part, rows in zip(self._parts, products, strict=True)]
+        )
+
+    def _allowed(self, filter_: Filter | None) -> NDArray[np.bool_]:
+        if filter_ is None or not self._parts:
+            return self._alive
+        return np.concatenate([part.alive & part.segment.mask(filter_) for part in self._parts])
+
+    def _holding(self, found: Sequence[Holders | None]) -> int:
+        """Count the living holders of one term."""
+        total = 0
+        for holders, part, whole in zip(found, self._parts, self._whole, strict=True):
+            if holders is not None:
+                documents = holders.documents
+                total += len(documents) if whole else int(np.count_nonzero(part.alive[documents]))
+        return total
+
+
+class _Search:
+    """One query's search of one index; scores are of places, dead ones included."""
+
+    def __init__(
+        self,
+        index: FaqIndex,
+        query: str,
+        vector: NDArray[np.float32],
+        products: Sequence[NDArray[np.float32]],
+        allowed: NDArray[np.bool_],
+    ) -> None:
+        self._index = index
+        self._vector = vector.astype(np.float64)
+        self._allowed = allowed
+        self._terms = frozenset(lexical_terms(query))
+        self._dense = index.dense_scores(products)
+        self._lexical, self._share, self._most = index.lexical_scores(self._terms)
+
+    def hits(self, mode: Mode, unrelated: float, top_k: int) -> list[Hit]:
+        found = []
+        for place in leaders(*self._keys(mode, unrelated, top_k)).tolist():
+            segment, position = self._index.place(place)
+            phrasings = segment.exact_products(position, self._vector)
+            best = int(phrasings.argmax())
+            # float32 rounding takes a text's cosine with itself past 1.
+            dense = min(1.0, max(-1.0, float(phrasings[best])))
+            score = self._score(mode, unrelated, place, dense)
+            entry = segment.entries[position]
+            found.append((-score, entry.id, place, entry, dense, entry.phrasings[best]))
+        found.sort(key=lambda item: item[:2])
+        return [
+            self._hit(place, entry, min(1.0, max(0.0, -negative)), dense, phrasing)
+            for negative, _, place, entry, dense, phrasing in found[:top_k]
+        ]
+
+    def _keys(self, mode: Mode, unrelated: float, top_k: int) -> tuple[NDArray[np.float32], int, float]:
+        """Return what `leaders` chooses from: float32 does to tell who may be among the best."""
+        nowhere = np.float32(-np.inf)
+        if mode == "lexical":
+            return np.where(self._allowed & (self._lexical > 0), self._lexical, nowhere), top_k, 0.0
+        if mode == "dense":
+            return np.where(self._allowed, self._dense, nowhere), top_k, _ROUNDING
+        keys = lifted(closeness(self._dense, unrelated), self._share)
+        return np.where(self._allowed, keys, nowhere), top_k, _ROUNDING / (1 - unrelated)
+
+    def _score(self, mode: Mode, unrelated: float, place: int, dense: float) -> float:
+        if mode == "lexical":
+            return float(self._lexical[place]) / self._most
+        close = closeness(dense, unrelated)
+        # Sums in float32 come to a little more than one now and then.
+        share = min(1.0, float(self._share[place]))
+        # Plain floats: NumPy's own are no numbers to JSON.
+        return float(close if mode == "dense" else lifted(close, share))
+
+    def _hit(self, place: int, entry: FaqEntry, score: float, dense: float, phrasing: str) -> Hit:
+        # Closer by more than float32 can tell.
+        closer = np.count_nonzero((self._dense > dense + _ROUNDING) & self._allowed)
+        lexical = float(self._lexical[place])
+        better = np.count_nonzero((self._lexical > lexical) & self._allowed)
+        return Hit(
+            entry=entry,
+            score=score,
+            dense=dense,
+            lexical=lexical,
+            share=min(1.0, float(self._share[place])),
+            dense_rank=1 + int(closer),
+            lexical_rank=1 + int(better) if lexical > 0 else None,
+            matched_phrasing=phrasing,
+            terms=self._terms,
+        )
+
+
+def _without(part: _Part, ids: AbstractSet[str]) -> _Part:
+    positions = [position for each in ids if (position := part.segment.position(each)) is not None]
+    if not positions:
+        return part
+    alive = part.alive.copy()
+    alive[positions] = False
+    return _Part(part.segment, alive)
+
+
+def _merged(parts: Sequence[_Part]) -> list[_Part]:
+    """Bring the segments, oldest first, into the order of sizes that keeps them few."""
+    result: list[_Part] = []
+    for part in parts:
+        if not part.living:
+            continue
+        result.append(part)
+        while len(result) > 1 and (
+            result[-2].living < _RATIO * result[-1].living or result[-2].living + result[-1].living <= _SMALL
+        ):
+            result[-2:] = [_joined(result[-2:])]
+        if result[-1].living < (1 - _MOST_DEAD) * len(result[-1].segment):
+            result[-1] = _joined(result[-1:])
+    return result
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    segment = Segment.merged([(part.segment, part.alive) for part in parts])
+    return _Part(segment, np.ones(len(segment), dtype=np.bool_))

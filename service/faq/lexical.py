@@ -6,11 +6,15 @@ library: the weights are worked out per query, so that an entry can come or go w
 entry's postings.
 """
 
+import functools
+import itertools
+import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +26,13 @@ _UNSPACED: Final = (
     "\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
 )
 _RUN: Final = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])[^\W_])+")
+_WORD_CHAR: Final = re.compile(rf"(?![{_UNSPACED}])[^\W_]")
 
 K1: Final = 1.2
 B: Final = 0.5
+
+# Counts are kept in 16 bits: BM25 has long stopped growing where they end.
+_MOST_COUNTED: Final = 65_535
 
 
 def fold(text: str) -> str:
@@ -39,54 +47,258 @@ def lexical_terms(text: str) -> list[str]:
         word = run.group()
         if run.lastgroup == "unspaced":
             terms.extend(word)
-            terms.extend(word[start : start + 2] for start in range(len(word) - 1))
+            terms.extend(map("".join, itertools.pairwise(word)))
         else:
             terms.append(word)
     return terms
 
 
-class LexicalIndex:
-    """BM25 scores of N documents.
+def highlights(text: str, terms: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Return where ``text`` holds any of ``terms``.
 
-    Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with Lucene's idf, which
-    is never negative: ln(1 + (N - df + 0.5) / (df + 0.5)).
+    Args:
+        text: as a person wrote it.
+        terms: all that `lexical_terms` gives for another text.
+
+    Returns:
+        Half-open spans in code points of ``text`` as it stands, in order, neither touching nor overlapping.
+    """
+    folded = fold(text)
+    # By looking for the few terms, not by cutting up the text, which may be long.
+    found = sorted({place for term in terms for place in _occurrences(folded, term)})
+    if not found:
+        return ()
+    origins = _origins(text, folded)
+    spans: list[tuple[int, int]] = []
+    for start, end in found:
+        first, last = (start, end) if origins is None else (origins[start][0], origins[end - 1][1])
+        if spans and first <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(last, spans[-1][1]))
+        else:
+            spans.append((first, last))
+    return tuple(spans)
+
+
+def _occurrences(folded: str, term: str) -> Iterator[tuple[int, int]]:
+    """Yield where ``term`` stands in ``folded`` as a term of it."""
+    unspaced = _WORD_CHAR.match(term) is None
+    if unspaced and len(term) > 1:  # a pair: both of its characters are terms as well
+        return
+    start = folded.find(term)
+    while start >= 0:
+        end = start + len(term)
+        if unspaced or not (
+            (start and _WORD_CHAR.match(folded[start - 1])) or _WORD_CHAR.match(folded[end : end + 1])
+        ):
+            yield start, end
+        start = folded.find(term, end)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _fold_char(char: str) -> str:
+    return fold(char)
+
+
+def _origins(text: str, folded: str) -> Sequence[tuple[int, int]] | None:
+    """Return for each character of the folded text the span of ``text`` it came from; None: it is its own."""
+    if text.isascii():
+        return None
+    pieces = list(map(_fold_char, text))
+    spans = [(position, position + 1) for position in range(len(text))]
+    if "".join(pieces) != folded:
+        # Characters met that make up one, such as a letter and its accent: they are folded as one piece.
+        spans = _composing_spans(text)
+        pieces = [fold(text[start:end]) for start, end in spans]
+        if "".join(pieces) != folded:  # nothing known does this; then the whole text is where it came from
+            spans, pieces = [(0, len(text))], [folded]
+    elif len(folded) == len(text) and "" not in pieces:
+        return None
+    return [span for span, piece in zip(spans, pieces, strict=True) for _ in piece]
+
+
+def _composing_spans(text: str) -> list[tuple[int, int]]:
+    """Part ``text`` before every character that no normalisation joins to the one before it."""
+    borders = [position for position in range(1, len(text)) if not _joins(text[position - 1], text[position])]
+    return list(zip([0, *borders], [*borders, len(text)], strict=True)) if text else []
+
+
+def _joins(before: str, char: str) -> bool:
+    first = unicodedata.normalize("NFKD", char)[0]
+    # Combining marks, and the vowels and finals of Hangul written letter by letter.
+    return unicodedata.combining(first) > 0 or (
+        "\u1160" <= first <= "\u11ff" and unicodedata.normalize("NFKC", before + char) != before + char
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalDocument:
+    """What BM25 knows of an entry: its terms, repeats kept, by where they stand."""
+
+    question_terms: Sequence[str]
+    answer_terms: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The documents that hold one term: M of them.
+
+    Attributes:
+        documents: [M], rising.
+        counts: [M], how often.
+        in_question: [M], False where only the answer holds it.
     """
 
-    def __init__(self, documents: Sequence[Iterable[str]]) -> None:
-        """Index ``documents``, each the list of its terms; their order is the order of the scores."""
-        postings: dict[str, tuple[list[int], list[int]]] = {}
-        lengths = np.zeros(len(documents), dtype=np.float64)
-        for number, terms in enumerate(documents):
-            counts = Counter(terms)
-            lengths[number] = counts.total()
-            for term, count in counts.items():
-                holders, frequencies = postings.setdefault(term, ([], []))
-                holders.append(number)
-                frequencies.append(count)
-        self._postings: dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]] = {
-            term: (np.asarray(holders, dtype=np.int32), np.asarray(frequencies, dtype=np.float32))
-            for term, (holders, frequencies) in postings.items()
-        }
-        self._size = len(documents)
-        mean_length = float(lengths.mean()) if self._size else 0.0
-        # With no term anywhere there are no postings either, so the divisor is never used.
-        self._length_norm: NDArray[np.float64] = K1 * (1 - B + B * lengths / (mean_length or 1.0))
+    documents: NDArray[np.int32]
+    counts: NDArray[np.uint16]
+    in_question: NDArray[np.bool_]
 
-    def __len__(self) -> int:
-        return self._size
 
-    def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """Return every document's BM25 score for a query's terms: [N], 0 where no term matches.
+class Postings:
+    """Which of N documents hold which terms; never changed once made.
 
-        A term counts once however often the query repeats it: repeated particles carry no more meaning.
+    Shapes: N documents, T distinct terms, M pairs of a document and a distinct term of it, sorted by term.
+    """
+
+    def __init__(
+        self,
+        number_of: Mapping[str, int],
+        starts: NDArray[np.int64],
+        holders: Holders,
+        lengths: NDArray[np.int32],
+    ) -> None:
+        """Take the parts as `of` and `merged` make them.
+
+        Args:
+            number_of: T terms, numbered from 0.
+            starts: [T + 1], where each term's pairs start.
+            holders: the M pairs of all terms.
+            lengths: [N], terms in each document, repeats counted.
         """
-        scores = np.zeros(self._size, dtype=np.float64)
-        # Sorted: a sum in the order of a hash set would differ in its last bits from one process to the next.
-        for term in sorted(set(terms)):
-            if term not in self._postings:
-                continue
-            holders, frequencies = self._postings[term]
-            holding = len(holders)
-            idf = np.log1p((self._size - holding + 0.5) / (holding + 0.5))
-            scores[holders] += idf * frequencies / (frequencies + self._length_norm[holders])
-        return scores
+        self._number_of = number_of
+        self._starts = starts
+        self._holders = holders
+        self.lengths = lengths
+
+    @classmethod
+    def of(cls, documents: Sequence[LexicalDocument]) -> Self:
+        """Index ``documents``, numbered in their order."""
+        number_of: dict[str, int] = {}
+        numbers: list[int] = []
+        holding: list[int] = []
+        counts: list[int] = []
+        in_question: list[bool] = []
+        for document, text in enumerate(documents):
+            asked = Counter(text.question_terms)
+            everywhere = asked + Counter(text.answer_terms)
+            for term, count in everywhere.items():
+                numbers.append(number_of.setdefault(term, len(number_of)))
+                holding.append(document)
+                counts.append(min(count, _MOST_COUNTED))
+                in_question.append(term in asked)
+        keys = np.asarray(numbers, dtype=np.int32)
+        order = np.argsort(keys, kind="stable")
+        holders = Holders(
+            np.asarray(holding, dtype=np.int32)[order],
+            np.asarray(counts, dtype=np.uint16)[order],
+            np.asarray(in_question, dtype=np.bool_)[order],
+        )
+        lengths = [len(text.question_terms) + len(text.answer_terms) for text in documents]
+        return cls(number_of, _starts(keys, len(number_of)), holders, np.asarray(lengths, dtype=np.int32))
+
+    @classmethod
+    def merged(cls, parts: Sequence[tuple["Postings", NDArray[np.bool_]]]) -> Self:
+        """Join the documents that ``kept`` marks, in their order, into one.
+
+        Args:
+            parts: postings and [N], True for a document to keep.
+        """
+        pairs = [postings._kept(kept) for postings, kept in parts]  # noqa: SLF001 - of this class
+        number_of: dict[str, int] = {}
+        totals = np.zeros(0, dtype=np.int64)
+        renumbered: list[NDArray[np.int64]] = []
+        for (postings, _), (sizes, _) in zip(parts, pairs, strict=True):
+            # A term whose last holder has gone gets no number.
+            numbers = np.full(len(sizes), -1, dtype=np.int64)
+            for (term, number), size in zip(postings._number_of.items(), sizes.tolist(), strict=True):  # noqa: SLF001
+                if size:
+                    numbers[number] = number_of.setdefault(term, len(number_of))
+            renumbered.append(numbers)
+            totals = np.concatenate([totals, np.zeros(len(number_of) - len(totals), dtype=np.int64)])
+            there = numbers >= 0
+            totals[numbers[there]] += sizes[there]
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(totals)])
+        size = int(starts[-1])
+        result = Holders(
+            np.empty(size, dtype=np.int32), np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.bool_)
+        )
+        free = starts[:-1].copy()  # of each term, the place of its next pair
+        first_document = 0
+        for (_, kept), (sizes, holders), numbers in zip(parts, pairs, renumbered, strict=True):
+            there = numbers >= 0
+            used, target = sizes[there], numbers[there]
+            before = np.cumsum(used) - used
+            places = np.repeat(free[target] - before, used) + np.arange(int(used.sum()))
+            result.documents[places] = holders.documents + np.int32(first_document)
+            result.counts[places] = holders.counts
+            result.in_question[places] = holders.in_question
+            free[target] += used
+            first_document += int(np.count_nonzero(kept))
+        lengths = np.concatenate([postings.lengths[kept] for postings, kept in parts])
+        return cls(number_of, starts, result, lengths)
+
+    def holders(self, term: str) -> Holders | None:
+        """Return who holds ``term``; None if nobody does."""
+        number = self._number_of.get(term)
+        if number is None:
+            return None
+        pairs = slice(self._starts[number], self._starts[number + 1])
+        return Holders(
+            self._holders.documents[pairs], self._holders.counts[pairs], self._holders.in_question[pairs]
+        )
+
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays; the terms themselves are not counted."""
+        arrays = (self._starts, self.lengths, self._holders.documents, self._holders.counts)
+        return sum(array.nbytes for array in arrays) + self._holders.in_question.nbytes
+
+    def _kept(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Holders]:
+        """Return [T], how many kept documents hold each term, and the pairs left, documents renumbered."""
+        sizes = np.diff(self._starts)
+        if kept.all():
+            return sizes, self._holders
+        stays = kept[self._holders.documents]
+        terms = np.repeat(np.arange(len(sizes)), sizes)[stays]
+        renumbered = (np.cumsum(kept) - 1).astype(np.int32)
+        return np.bincount(terms, minlength=len(sizes)).astype(np.int64), Holders(
+            renumbered[self._holders.documents[stays]],
+            self._holders.counts[stays],
+            self._holders.in_question[stays],
+        )
+
+
+def idf(documents: int, holding: int) -> float:
+    """Return the weight of a term that ``holding`` of ``documents`` hold; positive, the rarer the higher.
+
+    Source: Lucene's BM25, ln(1 + (N - df + 0.5) / (df + 0.5)), which unlike the original is never negative.
+    """
+    return math.log1p((documents - holding + 0.5) / (holding + 0.5))
+
+
+def length_norms(lengths: NDArray[np.int32], mean_length: float) -> NDArray[np.float32]:
+    """Return [N]: what BM25 adds to a count in its denominator, for documents of these lengths."""
+    # With no term anywhere there are no postings either, so the quotient is never used.
+    return (K1 * (1 - B + B * lengths.astype(np.float64) / (mean_length or 1.0))).astype(np.float32)
+
+
+def saturated(counts: NDArray[np.uint16], norms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return [M] in 0..1: BM25's part of the counts.
+
+    Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", section 3.4.
+    """
+    frequencies = counts.astype(np.float32)
+    return frequencies / (frequencies + norms)
+
+
+def _starts(keys: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    sizes = np.bincount(keys, minlength=count) if count else np.zeros(0, dtype=np.int64)
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])

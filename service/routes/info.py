@@ -6,6 +6,8 @@ from fastapi import APIRouter
 
 from model.runtime.bundle import Manifest
 from service.dependencies import ServicesDep, SettingsDep
+from service.faq.catalogue import FaqCatalogue
+from service.lifespan import Services
 from service.routes.both_methods import get_and_head
 from service.schemas import FaqBody, InfoResponse, ModelBody
 
@@ -20,17 +22,21 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
         version=metadata.version("conche"),
         embedding=None if services.embedder is None else _model(services.embedder.manifest),
         ner=None if services.tagger is None else _model(services.tagger.manifest),
-        faq=None
-        if services.searcher is None
-        else FaqBody(
-            entries=len(services.searcher.index),
-            source=services.faq_source,
-            left_out=services.faq_left_out,
-        ),
+        faq=None if services.catalogue is None else await _faq(services.catalogue, services),
         unavailable={route: absence.reason for route, absence in services.absences.items()},
         limits=limits | settings.batching.model_dump(),
         truncate=settings.truncate,
         threads=services.threads,
+    )
+
+
+async def _faq(catalogue: FaqCatalogue, services: Services) -> FaqBody:
+    infos = await catalogue.collections()
+    return FaqBody(
+        entries=sum(info.entries for info in infos),
+        collections=len(infos),
+        source=services.faq_source,
+        left_out=services.faq_left_out,
     )
 
 

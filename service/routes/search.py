@@ -2,11 +2,18 @@
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Body, Response
 
-from service.dependencies import LimitsDep, SearcherDep, SettingsDep
-from service.errors import InputTooLongError
-from service.faq.index import Hit
+from service.dependencies import CatalogueDep, LimitsDep, SettingsDep
+from service.errors import (
+    InputTooLongError,
+    InvalidFilterError,
+    ModelMismatchError,
+    StorageError,
+    UnknownCollectionError,
+)
+from service.faq.catalogue import FoundHit
 from service.http_errors import TEXT_ERRORS, documented
 from service.json_body import StrictJsonRoute
 from service.response_headers import documented_headers
@@ -15,37 +22,72 @@ from service.schemas import SEARCH_EXAMPLES, SearchRequest, SearchResponse
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
+SEARCH_ERRORS = (
+    InputTooLongError,
+    InvalidFilterError,
+    UnknownCollectionError,
+    ModelMismatchError,
+    StorageError,
+)
+
 
 @router.post(
     "/search",
     response_model=SearchResponse,
     responses={
-        **documented(*TEXT_ERRORS, InputTooLongError),
+        **documented(*TEXT_ERRORS, *SEARCH_ERRORS),
         200: {"headers": documented_headers("x-conche-model")},
     },
 )
 async def search(
     body: Annotated[SearchRequest, Body(openapi_examples=SEARCH_EXAMPLES)],
-    searcher: SearcherDep,
+    catalogue: CatalogueDep,
     limits: LimitsDep,
     settings: SettingsDep,
 ) -> Response:
     """Find the FAQ entries that answer each query, best first.
 
-    Queries get the model's query prompt by themselves. Fewer than `top_k` hits come back when the FAQ is
-    smaller or `min_score` leaves some out.
+    Queries get the model's query prompt by themselves. Fewer than `top_k` hits come back when the collection
+    is smaller, or when `filter` or `min_score` leaves some out.
     """
     limits.admit(body.query, param="query")
     body.admit_top_k(settings.limits.max_top_k)
-    found = await searcher.search(body.query, top_k=body.top_k, min_score=body.min_score)
-    results = await encode_results(found, _hit, around=(b'{"hits":[', b"]}"))
+    found = await catalogue.search(
+        body.collection,
+        body.query,
+        mode=body.mode,
+        top_k=body.top_k,
+        min_score=body.min_score,
+        filter_=body.entry_filter(),
+    )
+    results = await encode_results(
+        [one.hits for one in found],
+        _hit,
+        around=(b'{"hits":[', b"]}"),
+        endings=[b'],"default_answer":' + orjson.dumps(one.default_answer) + b"}" for one in found],
+    )
     return Response(
         b'{"results":' + results + b"}",
         media_type="application/json",
-        headers={"x-conche-model": searcher.model_id},
+        headers={"x-conche-model": catalogue.model_id},
     )
 
 
-def _hit(hit: Hit) -> dict[str, Any]:
+def _hit(found: FoundHit) -> dict[str, Any]:
     """As ``HitBody``."""
-    return {"id": hit.id, "question": hit.question, "answer": hit.answer, "score": hit.score}
+    hit = found.hit
+    return {
+        "id": hit.id,
+        "question": hit.question,
+        "answer": hit.answer,
+        "score": found.confidence,
+        "explain": {
+            "dense": hit.dense,
+            "lexical": hit.lexical,
+            "dense_rank": hit.dense_rank,
+            "lexical_rank": hit.lexical_rank,
+            "matched": hit.matched_phrasing,
+            "relevance": hit.score,
+        },
+        "highlights": {"question": hit.question_highlights, "answer": hit.answer_highlights},
+    }

@@ -13,7 +13,7 @@ import yaml
 from service.settings import options
 
 ROOT = Path(__file__).parents[2]
-FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR"}
+FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR", "CONCHE_DATA_DIR"}
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 

@@ -1,5 +1,6 @@
 """The app over tiny real bundles, and a client of it; for tests of routes."""
 
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,12 +28,16 @@ def write_bundles(folder: Path) -> Path:
 
 
 def tiny_settings(folder: Path, **changes: object) -> Settings:
-    """Settings for what ``write_bundles`` wrote; nothing of the environment's but what a test sets."""
+    """Settings for what ``write_bundles`` wrote, with a data folder of their own.
+
+    Nothing of the environment's but what a test sets.
+    """
     values: dict[str, object] = {
         "models_dir": folder,
         "embedding_bundle": "tiny-embedding",
         "ner_bundle": "tiny-ner",
         "faq_file": str(folder / "faq.jsonl"),
+        "data_dir": folder / "data" / uuid.uuid4().hex,
         "threads": 1,
     }
     return Settings.model_validate(values | changes)

@@ -159,7 +159,7 @@ async def test_a_full_queue_is_answered_429_with_a_hint(models_folder: Path) -> 
     settings = tiny_settings(
         models_folder,
         batching={"max_queue_items": 4, "max_batch_size": 1, "max_wait_ms": 50},
-        faq_file="none",
+        faq_store="none",
     )
     async with running(settings) as client:
         answers = await asyncio.gather(

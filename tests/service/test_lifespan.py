@@ -1,6 +1,7 @@
 """service.lifespan: what is opened, within which bounds, and how it is closed."""
 
 import asyncio
+import re
 import threading
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from model.runtime import threads
 from service.errors import UnavailableError
+from service.faq.calibration import texts_to_measure
+from service.faq.entries import FaqEntry
 from service.inference import EmbeddingOptions
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
+from tests.bundles import refresh_manifest
 from tests.fakes import HANG_LIMIT_S, FakeEngine, until
 from tests.service.fakes_http import running, tiny_settings, write_bundles
 
@@ -84,7 +88,7 @@ async def test_closing_takes_no_longer_than_the_grace(
     engine = FakeEngine(size=32)
     monkeypatch.setattr("service.lifespan.OnnxRuntimeEngine", lambda *_, **__: engine)
     monkeypatch.setattr("service.lifespan.check_golden", lambda *_: None)
-    settings = tiny_settings(models_folder, faq_file="none", shutdown_grace_seconds=0)
+    settings = tiny_settings(models_folder, faq_store="none", shutdown_grace_seconds=0)
     async with asyncio.timeout(HANG_LIMIT_S):  # less than the batcher's own patience
         async with open_services(settings, Metrics()) as services:
             assert services.embedder is not None
@@ -94,3 +98,70 @@ async def test_closing_takes_no_longer_than_the_grace(
         with pytest.raises(UnavailableError, match="shutting down"):
             await call
     engine.gate.set()
+
+
+async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    """Entries, deletions and settings; the file that filled the collection does not undo them."""
+    settings = tiny_settings(write_bundles(tmp_path))
+    async with open_services(settings, Metrics()) as services:
+        assert services.catalogue is not None
+        await services.catalogue.delete("default", ids=["refund"])
+        await services.catalogue.upsert("shop", [FaqEntry(id="a", question="my order", answer="")])
+    async with open_services(settings, Metrics()) as services:
+        assert services.catalogue is not None
+        assert [info.name for info in await services.catalogue.collections()] == ["default", "shop"]
+        entries, _ = await services.catalogue.page("default", after=None, limit=10)
+        assert [entry.id for entry in entries] == ["password", "delivery"]
+        [found] = await services.catalogue.search("shop", ["my order"])
+        assert [one.hit.id for one in found.hits] == ["a"]
+
+
+async def test_the_second_start_does_not_measure_the_model_again(tmp_path: Path) -> None:
+    """Nor embed anything: what the first one came to is in the data folder."""
+    settings = tiny_settings(write_bundles(tmp_path))
+    texts = []
+    for _ in range(2):
+        metrics = Metrics()
+        async with open_services(settings, metrics):
+            page = metrics.render()[0].decode()
+            texts.append(float(re.findall(r'conche_texts_total{model="tiny-embedding"} (\S+)', page)[0]))
+    assert texts[0] > len(texts_to_measure())
+    assert texts[1] == 0
+
+
+async def test_a_damaged_store_stops_the_start_with_its_name(tmp_path: Path) -> None:
+    """Rather than a service that answers nothing, or one that begins anew over somebody's entries."""
+    settings = tiny_settings(write_bundles(tmp_path))
+    settings.data_dir.mkdir(parents=True)
+    (settings.data_dir / "faq.sqlite").write_bytes(b"no database at all")
+    with pytest.raises(StartupError, match=r"/search: .*faq\.sqlite.*CONCHE_DATA_DIR"):
+        async with open_services(settings, Metrics()):
+            pass
+    assert (settings.data_dir / "faq.sqlite").read_bytes() == b"no database at all"
+
+
+async def test_a_collection_of_another_model_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its searches are refused, with the command that mends it; the collection of the file is mended."""
+    folder = write_bundles(tmp_path)
+    settings = tiny_settings(folder)
+    async with open_services(settings, Metrics()) as services:
+        assert services.catalogue is not None
+        await services.catalogue.upsert("shop", [FaqEntry(id="a", question="my order", answer="")])
+    refresh_manifest(folder / "tiny-embedding", prompts={"query": "q: "}, default_prompt_name="query")
+    async with running(settings) as client:
+        assert (await client.get("/readyz")).status_code == 200
+        assert (await client.post("/search", json={"query": "hello"})).status_code == 200
+        answer = await client.post("/search", json={"query": "hello", "collection": "shop"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "model_mismatch")
+        assert "conche faq reindex shop" in answer.json()["error"]["message"]
+    assert "collection shop cannot be searched" in caplog.text
+
+
+async def test_without_a_file_there_is_no_collection_to_begin_with(tmp_path: Path) -> None:
+    """Whoever fills collections over HTTP wants nothing else in them."""
+    async with running(tiny_settings(write_bundles(tmp_path), faq_file="none")) as client:
+        answer = await client.post("/search", json={"query": "hello"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_collection")
+        assert (await client.get("/readyz")).status_code == 200

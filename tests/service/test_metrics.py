@@ -19,6 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from model.runtime.bundle import Bundle, Manifest
 from model.runtime.tokenization import Tokenizer
 from service.batching import BatchingLimits, BatchStats
+from service.faq.entries import FaqEntry
+from service.faq.sqlite_store import SqliteFaqStore
+from service.faq.store import Write
 from service.inference import ComputeBudget, Embedder, EmbeddingOptions
 from service.metrics import TEXT_CONTENT_TYPE, Metrics, openmetrics_version
 from tests.bundles import write_tiny_embedding_bundle
@@ -121,6 +124,10 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
             )
         ),
         "conche_faq_entries{}",
+        "conche_faq_collections{}",
+        "conche_faq_queries_total{}",
+        "conche_faq_unanswered_queries_total{}",
+        "conche_faq_lookup_duration_seconds_count{}",
         "process_cpu_seconds_total{}",
         "process_resident_memory_bytes{}",
         "process_threads{}",
@@ -384,10 +391,24 @@ async def test_the_gauges_follow_a_running_model(
     budget.close()
 
 
-def test_the_size_of_the_index_is_read_at_each_scrape(metrics: Metrics) -> None:
-    """It changes while the service runs."""
-    entries = [1, 2, 3]
-    metrics.watch_faq(lambda: len(entries))
-    assert _samples(metrics)["conche_faq_entries{}"] == 3
-    entries.append(4)
-    assert _samples(metrics)["conche_faq_entries{}"] == 4
+def test_the_size_of_the_faq_is_read_at_each_scrape(metrics: Metrics, tmp_path: Path) -> None:
+    """It changes while the service runs, by other processes too; a store that is closed breaks no scrape."""
+    store = SqliteFaqStore(tmp_path / "faq.sqlite")
+    metrics.faq.watch(store)
+    samples = _samples(metrics)
+    assert (samples["conche_faq_entries{}"], samples["conche_faq_collections{}"]) == (0, 0)
+    store.create("shop")
+    store.apply("shop", Write(upserts=(FaqEntry(id="a", question="a", answer="", enabled=False),)))
+    samples = _samples(metrics)
+    assert (samples["conche_faq_entries{}"], samples["conche_faq_collections{}"]) == (1, 1)
+    store.close()
+    assert math.isnan(_samples(metrics)["conche_faq_entries{}"])
+
+
+def test_searches_are_counted_by_query(metrics: Metrics) -> None:
+    """Those without an answer are what to write entries about."""
+    metrics.faq.on_search(queries=3, unanswered=2, seconds=0.004)
+    samples = _samples(metrics)
+    assert samples["conche_faq_queries_total{}"] == 3
+    assert samples["conche_faq_unanswered_queries_total{}"] == 2
+    assert samples["conche_faq_lookup_duration_seconds_sum{}"] == pytest.approx(0.004)

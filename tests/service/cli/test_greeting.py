@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from service.cli.greeting import greeting, summary
+from service.faq.entries import FaqEntry
 from service.lifespan import open_services
 from service.metrics import Metrics
 from tests.service.fakes_http import tiny_settings
@@ -39,3 +40,18 @@ async def test_the_demo_is_tried_with_a_question_it_knows(models_folder: Path) -
     assert _searched(text) == "怎么退货？"
     assert re.search(r"FAQ +\d+ entries \(demo\)", text)
     assert fields["faq_left_out"] == 0
+
+
+async def test_other_collections_are_counted_and_tried(models_folder: Path) -> None:
+    """Without the one that a file fills, the request names one that is there."""
+    settings = tiny_settings(models_folder, faq_file="none")
+    async with open_services(settings, Metrics()) as services:
+        assert services.catalogue is not None
+        told = {"url": "http://conche.test", "seconds": 0.5}
+        assert "/search" not in greeting(services, **told)  # type: ignore[arg-type]
+        await services.catalogue.upsert("shop", [FaqEntry(id="a", question="my order", answer="")])
+        text = greeting(services, **told)  # type: ignore[arg-type]
+        assert "1 entry in 1 collection (none)" in text
+        assert _searched(text) == "my order"
+        assert '"collection": "shop"' in text
+        assert summary(services, **told)["faq_collections"] == 1  # type: ignore[arg-type]

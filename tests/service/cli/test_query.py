@@ -14,13 +14,14 @@ from service.settings import options
 
 
 @pytest.fixture(autouse=True)
-def _tiny_bundles(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _tiny_bundles(models_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for option in options():
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.setenv("CONCHE_MODELS_DIR", str(models_folder))
     monkeypatch.setenv("CONCHE_EMBEDDING_BUNDLE", "tiny-embedding")
     monkeypatch.setenv("CONCHE_NER_BUNDLE", "tiny-ner")
     monkeypatch.setenv("CONCHE_FAQ_FILE", str(models_folder / "faq.jsonl"))
+    monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
 
 
 def _run(*arguments: str, stdin: str | bytes | None = None) -> Result:
@@ -48,7 +49,26 @@ def test_questions_are_looked_up() -> None:
     (hit,) = line["hits"]  # type: ignore[misc]
     assert hit.pop("score") > 0.5  # type: ignore[attr-defined]
     assert hit == {"id": "delivery", "question": "怎么退货", "answer": "七天内。"}
+    assert line["default_answer"] is None
     assert result.stderr == ""
+
+
+def test_a_look_into_a_file_leaves_the_data_folder_as_it_was(tmp_path: Path) -> None:
+    """A server on the same folder must not begin to answer from it."""
+    _run("search", "hello")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "zebra", "question": "zebra", "answer": ""}')
+    (line,) = _lines(_run("search", "zebra", "--faq-file", str(other)))
+    assert [hit["id"] for hit in line["hits"]] == ["zebra"]  # type: ignore[attr-defined]
+    (line,) = _lines(_run("search", "zebra"))
+    assert {hit["id"] for hit in line["hits"]} == {"refund", "password", "delivery"}  # type: ignore[attr-defined]
+
+
+def test_a_collection_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    """With the names of those that are."""
+    result = _run("search", "hello", "--collection", "shop")
+    assert result.exit_code == 1
+    assert "there is no collection shop; there are: default" in result.stderr
 
 
 def test_entities_are_found_in_lines_of_standard_input() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def _start(models_folder: Path, *flags: str, **variables: str) -> subprocess.Pop
         "CONCHE_EMBEDDING_BUNDLE": "tiny-embedding",
         "CONCHE_NER_BUNDLE": "tiny-ner",
         "CONCHE_FAQ_FILE": str(models_folder / "faq.jsonl"),
+        "CONCHE_DATA_DIR": str(models_folder / "data" / uuid.uuid4().hex),
         "CONCHE_PORT": "0",
         "PYTHONIOENCODING": "utf-8",
     }

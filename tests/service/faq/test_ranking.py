@@ -1,78 +1,73 @@
-"""Order and score, against a plain reading of their definitions."""
+"""Scores and the choice of candidates, against a plain reading of their definitions."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.faq.ranking import LEXICAL_WEIGHT, mix, rank
+from service.faq.ranking import LEXICAL_WEIGHT, closeness, leaders, lifted
 
-Signals = tuple[list[float], list[float]]
-
-
-@st.composite
-def signals(draw: st.DrawFn) -> Signals:
-    """Cosines and BM25 scores of the same one to twelve entries, with ties."""
-    size = draw(st.integers(1, 12))
-    dense = draw(st.lists(st.integers(-8, 8).map(lambda n: n / 8), min_size=size, max_size=size))
-    lexical = draw(st.lists(st.integers(0, 6).map(float), min_size=size, max_size=size))
-    return dense, lexical
+CLOSE = st.floats(-4, 1)
+SHARE = st.floats(0, 1)
 
 
-def plain_order(dense: list[float], lexical: list[float]) -> list[int]:
-    """The mix worked out entry by entry, then a stable sort."""
-    low, high, most = min(dense), max(dense), max(lexical)
-    keys = []
-    for cosine, words in zip(dense, lexical, strict=True):
-        closeness = (cosine - low) / (high - low) if high > low else 0.0
-        keys.append((1 - LEXICAL_WEIGHT) * closeness + LEXICAL_WEIGHT * (words / most) if most else closeness)
-    return sorted(range(len(keys)), key=lambda position: -keys[position])
+def score(close: float, share: float) -> float:
+    """Score one entry."""
+    return float(lifted(np.array(close), np.array(share)))
 
 
-@given(signals(), st.integers(1, 15))
-def test_order_equals_the_plain_definition(both: Signals, top_k: int) -> None:
-    """The partial sort, with its ties at the cut, finds what a whole sort finds."""
-    dense, lexical = both
-    ranked = rank(np.asarray(dense), np.asarray(lexical), unrelated=0.0, top_k=top_k)
-    assert ranked.positions.tolist() == plain_order(dense, lexical)[:top_k]
+@given(CLOSE, CLOSE, SHARE, SHARE)
+def test_more_of_either_never_lowers_a_score(close: float, closer: float, share: float, more: float) -> None:
+    """An entry that is better in every respect must stand above."""
+    low, high = sorted([close, closer])
+    few, many = sorted([share, more])
+    assert score(low, few) <= score(high, few) + 1e-12
+    assert score(low, few) <= score(low, many) + 1e-12
 
 
-@given(signals(), st.floats(-1, 0.99))
-def test_scores_fall_and_stay_within_the_best_cosine(both: Signals, unrelated: float) -> None:
-    """Scaling over the bank must not lift anything: no score says more than the best cosine does."""
-    dense, lexical = both
-    scores = rank(np.asarray(dense), np.asarray(lexical), unrelated=unrelated, top_k=len(dense)).scores
-    best = min(1.0, max(0.0, (max(dense) - unrelated) / (1 - unrelated)))
-    assert ((scores >= 0) & (scores <= best + 1e-12)).all()
-    assert (np.diff(scores) <= 0).all()
-    assert scores.max() <= 1.0
+@given(CLOSE, SHARE)
+def test_words_lift_towards_one_and_never_past_it(close: float, share: float) -> None:
+    """Nor do they lower anything: a query in the other language shares no words, which says nothing."""
+    assert close <= score(close, share) <= max(close, 1.0)
+    assert score(close, 0.0) == close
+    assert score(1.0, share) == 1.0
 
 
-def test_the_best_of_a_hopeless_bank_scores_low() -> None:
-    """The fault this guards against: minmax gives the least bad entry 1.0."""
-    ranked = rank(np.array([0.80, 0.79, 0.78]), np.array([0.0, 0.2, 0.0]), unrelated=0.78, top_k=1)
-    assert ranked.scores[0] < 0.1
+@pytest.mark.parametrize(
+    ("close", "share", "expected"), [(0.5, 1.0, 0.5875), (0.0, 0.5, 0.175), (-1, 1, -0.65)]
+)
+def test_the_lift_is_the_documented_one(close: float, share: float, expected: float) -> None:
+    """Worked out by hand for the weight of 0.35 that was measured."""
+    assert LEXICAL_WEIGHT == 0.35
+    assert score(close, share) == pytest.approx(expected)
 
 
-def test_without_words_in_common_the_cosine_alone_is_scored() -> None:
-    """A query in the other language has no lexical signal; that says nothing against its hits."""
-    ranked = rank(np.array([0.5, 0.9]), np.zeros(2), unrelated=0.0, top_k=2)
-    assert ranked.positions.tolist() == [1, 0]
-    assert ranked.scores.tolist() == pytest.approx([0.9, 0.5])
+def test_closeness_is_anchored_at_unrelated_texts() -> None:
+    """So that a score means the same for a model whose cosines start at 0.8 as for one whose start at 0."""
+    assert closeness(np.array([0.8, 0.9, 1.0, 0.6]), 0.8).tolist() == pytest.approx([0.0, 0.5, 1.0, -1.0])
 
 
-def test_one_entry_is_scored_by_its_cosine() -> None:
-    """With one entry there is no spread to scale by."""
-    assert rank(np.array([0.7]), np.array([3.0]), unrelated=0.4, top_k=5).scores.tolist() == pytest.approx(
-        [0.5]
-    )
+@given(st.lists(st.integers(0, 5).map(lambda n: n / 5), max_size=12), st.integers(1, 15))
+def test_leaders_are_the_highest_with_their_ties(keys: list[float], count: int) -> None:
+    """The partial sort finds what a whole sort finds; who of equals comes first is settled by the caller."""
+    last = sorted(keys, reverse=True)[:count][-1] if keys else 0.0
+    expected = [position for position, key in enumerate(keys) if key >= last]
+    assert leaders(np.asarray(keys), count).tolist() == expected
 
 
-def test_equal_cosines_leave_the_order_to_the_words() -> None:
-    """Otherwise a division by no spread would decide it."""
-    assert mix(np.array([0.7, 0.7]), np.array([1.0, 2.0])).argmax() == 1
+@given(
+    st.lists(st.tuples(st.integers(-50, 50), st.floats(-1, 1)), min_size=1, max_size=20), st.integers(1, 21)
+)
+def test_rounding_never_hides_a_leader(rounded: list[tuple[int, float]], count: int) -> None:
+    """Whatever is truly among the best is kept, though every key is off by up to the tolerance."""
+    true = np.array([key / 100 for key, _ in rounded])
+    seen = true + np.array([error for _, error in rounded]) * 0.01
+    best = set(np.argsort(-true, kind="stable")[:count].tolist())
+    assert best <= set(leaders(seen, count, tolerance=0.01 + 1e-12).tolist())
 
 
-def test_no_entries_rank_to_nothing() -> None:
-    """An empty bank is not an error."""
-    assert rank(np.zeros(0), np.zeros(0), unrelated=0.0, top_k=3).positions.size == 0
+def test_what_must_not_be_found_is_no_leader() -> None:
+    """Even where there are fewer others than asked for."""
+    assert leaders(np.array([0.1, -np.inf, 0.3]), 3).tolist() == [0, 2]
+    assert leaders(np.array([0.1, -np.inf, -np.inf]), 2, tolerance=0.5).tolist() == [0]
+    assert leaders(np.zeros(0), 3).size == 0

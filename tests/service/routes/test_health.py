@@ -85,12 +85,12 @@ async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
 
 async def test_a_route_that_was_not_asked_for_leaves_the_service_ready(models_folder: Path) -> None:
     """404 on that route, with the setting that turns it on."""
-    settings = tiny_settings(models_folder, ner_bundle="none", faq_file="none")
+    settings = tiny_settings(models_folder, ner_bundle="none", faq_store="none")
     async with running(settings, services=open_services) as client:
         assert (await client.get("/readyz")).status_code == 200
         for path, body, setting in [
             ("/ner", {"inputs": "Tim"}, "CONCHE_NER_BUNDLE"),
-            ("/search", {"query": "refund"}, "CONCHE_FAQ_FILE"),
+            ("/search", {"query": "refund"}, "CONCHE_FAQ_STORE"),
         ]:
             answer = await client.post(path, json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_model")

@@ -16,6 +16,7 @@ async def test_models_limits_and_absences_are_told(tmp_path: Path) -> None:
     assert (info["embedding"]["max_tokens"], info["embedding"]["dimensions"]) == (64, 32)
     assert info["ner"] is None
     assert "CONCHE_NER_BUNDLE" in info["unavailable"]["/ner"]
-    assert info["faq"] == {"entries": 3, "source": str(tmp_path / "faq.jsonl"), "left_out": 0}
+    source = str(tmp_path / "faq.jsonl")
+    assert info["faq"] == {"entries": 3, "collections": 1, "source": source, "left_out": 0}
     assert info["limits"]["max_inputs"] == 2048
     assert (info["threads"], info["truncate"]) == (1, False)

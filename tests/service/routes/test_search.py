@@ -12,7 +12,10 @@ async def test_each_query_gets_its_hits_best_first(client: httpx.AsyncClient) ->
     assert answer.status_code == 200
     results = answer.json()["results"]
     assert [result["hits"][0]["id"] for result in results] == ["password", "delivery"]
-    assert set(results[0]["hits"][0]) == {"id", "question", "answer", "score"}
+    first = results[0]["hits"][0]
+    assert set(first) == {"id", "question", "answer", "score", "explain", "highlights"}
+    assert (first["explain"]["matched"], first["explain"]["lexical_rank"]) == ("reset my password", 1)
+    assert first["highlights"] == {"question": [[0, 5], [9, 17]], "answer": []}
     for result in results:
         scores = [hit["score"] for hit in result["hits"]]
         assert scores == sorted(scores, reverse=True)
@@ -32,7 +35,7 @@ async def test_more_hits_than_entries_gives_all_of_them_once(client: httpx.Async
 async def test_a_minimum_score_leaves_hits_out(client: httpx.AsyncClient) -> None:
     """Down to none."""
     answer = await client.post("/search", json={"query": "hello world", "min_score": 1})
-    assert answer.json() == {"results": [{"hits": []}]}
+    assert answer.json() == {"results": [{"hits": [], "default_answer": None}]}
 
 
 @pytest.mark.parametrize("value", ["-1", "1.5", '"many"', "[]", "1" + "0" * 30, "0", "101", "true", "5.0"])
@@ -67,3 +70,48 @@ async def test_a_bad_query_is_named_by_index(client: httpx.AsyncClient) -> None:
     for bad, code in [("", "empty_input"), ("hello " * 200, "input_too_long")]:
         error = (await client.post("/search", json={"query": ["refund", bad]})).json()["error"]
         assert (error["code"], error["index"], error["param"]) == (code, 1, "query")
+
+
+async def test_the_mode_decides_the_order(client: httpx.AsyncClient) -> None:
+    """By words alone an entry without any of them is not found; by meaning alone every entry is."""
+    found = {}
+    for mode in ("hybrid", "dense", "lexical"):
+        answer = await client.post("/search", json={"query": "reset password", "mode": mode})
+        found[mode] = [hit["id"] for hit in answer.json()["results"][0]["hits"]]
+    assert found["lexical"] == ["password"]
+    assert sorted(found["dense"]) == sorted(found["hybrid"]) == ["delivery", "password", "refund"]
+    answer = await client.post("/search", json={"query": "reset password", "mode": "psychic"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "mode")
+
+
+async def test_a_filter_narrows_the_search(client: httpx.AsyncClient) -> None:
+    """And a filter that is none is named as such."""
+    body = {"query": "reset password", "filter": {"field": "id", "in": ["refund", "delivery"]}}
+    answer = await client.post("/search", json=body)
+    assert sorted(hit["id"] for hit in answer.json()["results"][0]["hits"]) == ["delivery", "refund"]
+    answer = await client.post("/search", json={"query": "x", "filter": {"field": "price", "equals": 1}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, "invalid_filter", "filter")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "../default", "Default", "x" * 64])
+async def test_a_collection_that_is_not_there_is_named(client: httpx.AsyncClient, name: str) -> None:
+    """With those that are."""
+    answer = await client.post("/search", json={"query": "refund", "collection": name})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_collection")
+    assert "default" in answer.json()["error"]["message"]
+
+
+async def test_a_query_without_an_answer_gets_the_default_one(client: httpx.AsyncClient) -> None:
+    """Which the collection is set to, as it is to how sure an answer has to be; the request goes first."""
+    catalogue = client.app.state.services.catalogue  # type: ignore[attr-defined]
+    await catalogue.configure("default", default_answer="Ask a human.", min_score=1.0)
+    answer = await client.post("/search", json={"query": "hello world"})
+    assert answer.json() == {"results": [{"hits": [], "default_answer": "Ask a human."}]}
+    answer = await client.post("/search", json={"query": "hello world", "min_score": 0})
+    (result,) = answer.json()["results"]
+    assert (len(result["hits"]), result["default_answer"]) == (3, None)
+    text = (await client.get("/metrics")).text
+    assert "conche_faq_queries_total 2.0" in text
+    assert "conche_faq_unanswered_queries_total 1.0" in text
+    assert "conche_faq_lookup_duration_seconds_count 2.0" in text

@@ -1,0 +1,399 @@
+"""``conche faq ...``: the FAQ's collections, in the data folder; a running service sees every change."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+
+from service.cli import process
+from service.cli.options import EMBED_SETTINGS, read_settings, settings_flags
+from service.errors import EmptyInputError, ServiceError, UnknownEntryError
+from service.faq.catalogue import FaqCatalogue, OnDuplicate
+from service.faq.embedding import Progress
+from service.faq.entry_files import read_entries
+from service.faq.evaluation import DEFAULT_PRECISION, Evaluation
+from service.faq.filters import Filter
+from service.faq.imports import WRITERS, BadLinesError, check_file
+from service.faq.queries import read_queries, unknown_ids
+from service.faq.report import html_report
+from service.faq.snapshots import write_snapshot
+from service.faq.source_file import DEFAULT_COLLECTION
+from service.faq.sqlite_store import SqliteFaqStore
+from service.faq.store import CollectionInfo, Write
+from service.faq_schemas import filter_of_query
+from service.lifespan import STORE_FILE, StartupError, open_services
+from service.log_config import configure_logging
+from service.metrics import Metrics
+from service.settings import OFF, Settings
+
+DATA_SETTINGS: Final = frozenset({("data_dir",)})
+MODEL_SETTINGS: Final = EMBED_SETTINGS | DATA_SETTINGS
+
+_ALL: Final = 2**31 - 1
+
+_collection = click.option(
+    "--collection",
+    "-c",
+    default=DEFAULT_COLLECTION,
+    show_default=True,
+    metavar="NAME",
+    help="Which collection.",
+)
+_filter = click.option(
+    "--filter", "filter_text", metavar="JSON", help='Only entries that match, such as {"field": "tags", ...}.'
+)
+
+
+@click.group()
+def faq() -> None:
+    """Manage the FAQ's collections."""
+
+
+@faq.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line a collection.")
+@settings_flags(DATA_SETTINGS)
+def list_(*, as_json: bool, **flags: str | None) -> None:
+    """List the collections."""
+    with _store(read_settings(flags)) as store:
+        infos = store.collections()
+    for info in infos:
+        if as_json:
+            _print_json(_facts(info))
+            continue
+        model = info.model_id or "no vectors yet"
+        pending = ", reindexing" if info.pending_generation is not None else ""
+        click.echo(f"{info.name}  {info.entries} entries, {model}{pending}, changed {info.updated_at}")
+    if not infos:
+        click.echo("no collections yet; `conche faq import` makes one", err=True)
+
+
+@faq.command()
+@_collection
+@_filter
+@settings_flags(DATA_SETTINGS)
+def count(collection: str, filter_text: str | None, **flags: str | None) -> None:
+    """Count entries, disabled ones included."""
+    with _store(read_settings(flags)) as store:
+        click.echo(store.count(collection, filter_of_query(filter_text)))
+
+
+@faq.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@_collection
+@settings_flags(DATA_SETTINGS)
+def get(ids: tuple[str, ...], collection: str, **flags: str | None) -> None:
+    """Print the entry of each ID as a JSON line."""
+    with _store(read_settings(flags)) as store:
+        found = store.get(collection, ids)
+        for entry in found.values():
+            click.echo(entry.model_dump_json())
+        _complain_about_missing(collection, [id_ for id_ in ids if id_ not in found])
+
+
+@faq.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@_collection
+@_filter
+@click.option("--all", "everything", is_flag=True, help="The collection itself, with all of its entries.")
+@settings_flags(DATA_SETTINGS)
+def delete(
+    ids: tuple[str, ...],
+    collection: str,
+    filter_text: str | None,
+    *,
+    everything: bool,
+    **flags: str | None,
+) -> None:
+    """Delete the entry of each ID, or those that match a filter, or all."""
+    if bool(ids) + (filter_text is not None) + everything != 1:
+        raise click.UsageError("say either IDs, --filter or --all")
+    with _store(read_settings(flags)) as store:
+        if everything:
+            deleted = store.info(collection).entries
+            store.drop(collection)
+        else:
+            deleted = _delete(store, collection, ids, filter_of_query(filter_text))
+    click.echo(f"{deleted} entries deleted")
+
+
+@faq.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_collection
+@click.option(
+    "--on-duplicate",
+    type=click.Choice(["replace", "skip", "error"]),
+    default="replace",
+    show_default=True,
+    help="What becomes of an entry whose id is there.",
+)
+@click.option("--strict", is_flag=True, help="Take nothing of a file with a bad line.")
+@settings_flags(MODEL_SETTINGS)
+def import_(
+    file: Path, collection: str, on_duplicate: OnDuplicate, *, strict: bool, **flags: str | None
+) -> None:
+    """Import a CSV, JSONL or XLSX FILE in one write; makes the collection if it is not there."""
+    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+    with _refusals():
+        found = read_entries(file)
+        for bad in found.bad_lines:
+            click.echo(f"{file}, line {bad.number} is left out: {bad.reason}", err=True)
+        try:
+            check_file(found, strict=strict)
+        except (BadLinesError, EmptyInputError) as error:
+            count_ = len(found.bad_lines)
+            reason = f"{count_} bad lines, see above" if count_ else error.message
+            raise click.ClickException(f"nothing of {file} is taken: {reason}") from error
+
+    async def work(catalogue: FaqCatalogue) -> None:
+        with _progress("embedding") as progress:
+            report = await catalogue.upsert(
+                collection, found.entries, on_duplicate=on_duplicate, progress=progress
+            )
+        click.echo(
+            f"{collection}: {report.added} added, {report.replaced} replaced, {report.unchanged} unchanged, "
+            f"{len(report.skipped)} skipped, {len(found.bad_lines)} bad lines"
+        )
+
+    _with_catalogue(settings, work)
+
+
+@faq.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@_collection
+@_filter
+@settings_flags(DATA_SETTINGS)
+def export(file: Path, collection: str, filter_text: str | None, **flags: str | None) -> None:
+    """Export entries to FILE; its ending (.csv, .jsonl or .xlsx) says how."""
+    writer = WRITERS.get(file.suffix.lower().removeprefix("."))
+    if writer is None:
+        raise click.UsageError(f"{file.name}: the ending is none of {', '.join(WRITERS)}")
+    with _store(read_settings(flags)) as store:
+        entries, _ = store.page(collection, limit=_ALL, filter=filter_of_query(filter_text))
+        _write(file, writer[0](entries))
+    click.echo(f"{len(entries)} entries in {file}")
+
+
+@faq.command("eval")
+@click.argument("queries", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_collection
+@click.option(
+    "--precision",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=DEFAULT_PRECISION,
+    show_default=True,
+    help="Of the answers shown, the share to be right; a threshold is proposed for it.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("faq-eval.html"),
+    show_default=True,
+    help="Where to write the report.",
+)
+@click.option(
+    "--json",
+    "json_",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("faq-eval.json"),
+    show_default=True,
+    help="Where to write the figures.",
+)
+@settings_flags(MODEL_SETTINGS)
+def evaluate(
+    queries: Path, collection: str, precision: float, html: Path, json_: Path, **flags: str | None
+) -> None:
+    """Judge the search by labelled QUERIES: JSON lines {"query": text, "faq_id": id, ids or null}."""
+    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+    with _refusals():
+        file = read_queries(queries.read_bytes())
+    for bad in file.bad_lines:
+        click.echo(f"{queries}, line {bad.number} is left out: {bad.reason}", err=True)
+
+    async def work(catalogue: FaqCatalogue) -> None:
+        evaluation = await catalogue.evaluate(collection, file.queries, wanted_precision=precision)
+        labels = sorted({id_ for query in file.queries for id_ in query.faq_ids})
+        missing = unknown_ids(file.queries, catalogue.store.get(collection, labels))
+        title = f"{collection}, {catalogue.model_id}, {queries.name}"
+        _write(html, html_report(evaluation, title=title).encode())
+        record = evaluation.as_dict() | {"unknown_ids": missing}
+        _write(json_, orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+        _print_evaluation(evaluation)
+        if missing:
+            named = ", ".join(missing[:10])
+            click.echo(f"{len(missing)} labels name no entry of {collection}: {named}", err=True)
+        click.echo(f"report: {html}, figures: {json_}")
+
+    _with_catalogue(settings, work)
+
+
+@faq.command()
+@click.argument("collection", default=DEFAULT_COLLECTION, metavar="[NAME]")
+@settings_flags(MODEL_SETTINGS)
+def reindex(collection: str, **flags: str | None) -> None:
+    """Embed collection NAME anew with the model that is set; searches go on meanwhile."""
+    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+
+    async def work(catalogue: FaqCatalogue) -> None:
+        with _progress("embedding") as progress:
+            await catalogue.reindex(collection, progress)
+        click.echo(f"{collection}: embedded by {catalogue.model_id}")
+
+    _with_catalogue(settings, work)
+
+
+@faq.command()
+@click.argument("name", required=False)
+@settings_flags(DATA_SETTINGS)
+def snapshot(name: str | None, **flags: str | None) -> None:
+    """Write all collections to the file NAME in the data folder's `snapshots`, in use or not."""
+    settings = read_settings(flags)
+    with _store(settings) as store:
+        click.echo(write_snapshot(store, settings.data_path(), name))
+
+
+@faq.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@settings_flags(DATA_SETTINGS)
+def restore(file: Path, *, yes: bool, **flags: str | None) -> None:
+    """Replace all collections by those of a snapshot FILE, in one step, in use or not."""
+    path = read_settings(flags).data_path() / STORE_FILE
+    if not yes:
+        click.confirm(f"All collections in {path} are replaced. Go on?", abort=True, err=True)
+    with _refusals():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        SqliteFaqStore.restore(file, path)
+    click.echo(f"{path}: as in {file}")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Errors of the service and of the disk, in words of the command line."""
+    try:
+        yield
+    except ServiceError as error:
+        raise click.ClickException(error.message) from error
+    except StartupError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or ''}: {error.strerror}".removeprefix(": ")) from error
+
+
+@contextmanager
+def _store(settings: Settings) -> Iterator[SqliteFaqStore]:
+    """The store of the data folder, without any model."""
+    path = settings.data_path() / STORE_FILE
+    if not path.exists():
+        raise click.ClickException(f"there is no FAQ in {path.parent}; CONCHE_DATA_DIR says where to look")
+    with _refusals(), SqliteFaqStore(path) as store:
+        yield store
+
+
+def _with_catalogue(settings: Settings, work: Callable[[FaqCatalogue], Awaitable[None]]) -> None:
+    """Do ``work`` with the model and the store that are set; as large a write as it takes."""
+    configure_logging("warning", "text")
+
+    async def run() -> None:
+        async with open_services(settings, Metrics()) as services:
+            if services.embedder is None:
+                raise services.absence("/embed")
+            path = settings.data_path() / STORE_FILE
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store = await asyncio.to_thread(SqliteFaqStore, path)
+            catalogue = FaqCatalogue(
+                store, services.embedder, calibrations=settings.data_path() / "calibrations"
+            )
+            try:
+                await work(catalogue)
+            finally:
+                await catalogue.close()
+
+    try:
+        with _refusals():
+            asyncio.run(run())
+    except KeyboardInterrupt:
+        process.leave(128 + signal.SIGINT)
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Progress]:
+    """A bar on standard error, from the first call on; elsewhere than on a terminal its label alone."""
+    bar: Any = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = click.progressbar(length=total, label=label, file=sys.stderr)
+            bar.render_progress()
+        bar.length = total
+        bar.update(done - bar.pos)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.render_finish()
+
+
+def _delete(store: SqliteFaqStore, collection: str, ids: tuple[str, ...], filter_: Filter | None) -> int:
+    if filter_ is None:
+        found = store.get(collection, ids)
+        _complain_about_missing(collection, [id_ for id_ in ids if id_ not in found])
+        store.apply(collection, Write(deletes=tuple(found)))
+        return len(found)
+    entries, _ = store.page(collection, limit=_ALL, filter=filter_)
+    # What matched must still match when it goes.
+    store.apply(collection, Write(deletes=tuple(entry.id for entry in entries), unchanged=tuple(entries)))
+    return len(entries)
+
+
+def _complain_about_missing(collection: str, missing: list[str]) -> None:
+    if missing:
+        raise UnknownEntryError(f"collection {collection} has no entry {', '.join(map(repr, missing))}")
+
+
+def _facts(info: CollectionInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "entries": info.entries,
+        "model": info.model_id,
+        "default_answer": info.default_answer,
+        "min_score": info.min_score,
+        "revision": info.revision,
+        "updated_at": info.updated_at,
+    }
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    click.echo(orjson.dumps(record).decode())
+
+
+def _print_evaluation(evaluation: Evaluation) -> None:
+    click.echo(f"{evaluation.queries} queries, {evaluation.answerable} of them answerable")
+    click.echo("mode      accuracy@1   hit@5  MRR@10  nDCG@10")
+    for mode, found in evaluation.modes.items():
+        figures = (found.accuracy_at_1, found.hit_at_5, found.mrr_at_10, found.ndcg_at_10)
+        columns = zip(figures, (12, 8, 8, 9), strict=True)
+        click.echo(f"{mode:<8}" + "".join(f"{figure:>{width}.3f}" for figure, width in columns))
+    if evaluation.proposed is None:
+        click.echo(f"no threshold reaches a precision of {evaluation.wanted_precision:g}")
+    else:
+        point = evaluation.proposed
+        click.echo(
+            f"min_score {point.threshold:.3f} gives precision {point.precision:.3f} "
+            f"and recall {point.recall:.3f}"
+        )
+    click.echo(f"{len(evaluation.failures)} queries fail at {evaluation.threshold:.3f}")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,150 @@
+"""Embedding collections anew, in the background: searches and writes go on, then the vectors are exchanged.
+
+What is embedded goes into the store as it comes. So a process that ends amid it loses a batch at most, and
+the next reindex with the same model goes on from there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from service.errors import InvalidInputError, ServiceError
+from service.faq.embedded_texts import texts_to_embed
+from service.faq.embedding import Progress, TextEmbedder, UnreadableTextError, embed_texts
+from service.faq.store import FaqStore, MissingVectorsError
+
+logger = logging.getLogger(__name__)
+
+_PAGE: Final = 500
+# Texts whose vectors are written together.
+_BATCH: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ReindexStatus:
+    """How far a reindex is.
+
+    Attributes:
+        done: texts embedded, those that an earlier attempt left included.
+        total: texts to embed; grows if entries are written meanwhile. 0 = not counted yet.
+        state: "running", "finished" or "failed".
+        error: why it failed; None if it did not.
+    """
+
+    done: int
+    total: int
+    state: Literal["running", "finished", "failed"]
+    error: str | None = None
+
+
+class Reindexing:
+    """The reindexes of one process, one a collection at a time.
+
+    Args:
+        store: of the collections.
+        embedder: makes the new vectors.
+        fingerprint: the model's.
+    """
+
+    def __init__(self, store: FaqStore, embedder: TextEmbedder, fingerprint: str) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._fingerprint = fingerprint
+        self._status: dict[str, ReindexStatus] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def status(self, collection: str) -> ReindexStatus | None:
+        """The latest reindex; None = there was none."""
+        return self._status.get(collection)
+
+    def start(self, collection: str) -> None:
+        """Begin in the background; no effect while one runs."""
+        if collection not in self._tasks:
+            self._begin(collection, None)
+
+    async def run(self, collection: str, progress: Progress | None = None) -> None:
+        """Reindex and wait; joins one that runs. Raises as `FaqCatalogue.reindex`."""
+        task = self._tasks.get(collection) or self._begin(collection, progress)
+        await task
+
+    async def close(self) -> None:
+        """Stop what runs; what it embedded is kept."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, collection: str, progress: Progress | None) -> asyncio.Task[None]:
+        self._status[collection] = ReindexStatus(0, 0, "running")
+        task = asyncio.create_task(self._work(collection, progress), name=f"reindex {collection}")
+        self._tasks[collection] = task
+        task.add_done_callback(lambda done: self._ended(collection, done))
+        return task
+
+    def _ended(self, collection: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[collection]
+        error = None if task.cancelled() else task.exception()
+        status = self._status[collection]
+        if task.cancelled():
+            self._status[collection] = replace(status, state="failed", error="the service stopped")
+        elif error is None:
+            self._status[collection] = replace(status, done=status.total, state="finished")
+        else:
+            message = error.message if isinstance(error, ServiceError) else "internal error; see the log"
+            self._status[collection] = replace(status, state="failed", error=message)
+            logger.error("reindex of collection %s failed: %s", collection, error, exc_info=error)
+
+    async def _work(self, collection: str, progress: Progress | None) -> None:
+        store = self._store
+        generation = await asyncio.to_thread(
+            store.begin_reindex,
+            collection,
+            fingerprint=self._fingerprint,
+            model_id=self._embedder.model_id,
+        )
+        texts = await asyncio.to_thread(self._texts, collection)
+        missing: Sequence[str] = await asyncio.to_thread(
+            store.missing_texts, collection, texts, generation=generation
+        )
+        total, done = len(texts), len(texts) - len(missing)
+        while True:
+            self._tell(collection, done, total, progress)
+            # Alike in length, as `embed_texts` would order them.
+            ordered = sorted(missing, key=lambda text: (len(text), text))
+            for first in range(0, len(ordered), _BATCH):
+                batch = ordered[first : first + _BATCH]
+                try:
+                    embedded = await embed_texts(self._embedder, batch)
+                except UnreadableTextError as error:
+                    # Another model read it: there is no vector to give it, and no entry to leave out.
+                    raise InvalidInputError(
+                        f"an entry of collection {collection} has a text in which this model reads nothing; "
+                        "change or disable the entry"
+                    ) from error
+                await asyncio.to_thread(store.add_vectors, collection, generation, embedded.vectors)
+                done += len(batch)
+                self._tell(collection, done, total, progress)
+            try:
+                await asyncio.to_thread(store.finish_reindex, collection, generation)
+            except MissingVectorsError as error:  # entries were written meanwhile
+                missing = error.texts
+                total = done + len(missing)
+                continue
+            return
+
+    def _texts(self, collection: str) -> list[str]:
+        """All texts of a collection; in a worker thread."""
+        texts: dict[str, None] = {}
+        after: str | None = None
+        while True:
+            entries, after = self._store.page(collection, after=after, limit=_PAGE)
+            texts.update(dict.fromkeys(texts_to_embed(entries)))
+            if after is None:
+                return list(texts)
+
+    def _tell(self, collection: str, done: int, total: int, progress: Progress | None) -> None:
+        self._status[collection] = ReindexStatus(done, total, "running")
+        if progress is not None:
+            progress(done, total)

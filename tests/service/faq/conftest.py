@@ -1,0 +1,52 @@
+"""Fixtures of the FAQ's tests: a model without a network, and catalogues over a real store."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from model.runtime.bundle import Bundle, Manifest
+from service.faq.catalogue import FaqCatalogue
+from service.faq.sqlite_store import SqliteFaqStore
+from tests.bundles import write_tiny_embedding_bundle
+from tests.service.faq.hashing_embedder import HashingEmbedder
+
+OpenCatalogue = Callable[..., FaqCatalogue]
+
+
+@pytest.fixture(scope="session")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Describe some embedding model, with a prompt for each side."""
+    bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path_factory.mktemp("bundle") / "tiny"))
+    return bundle.manifest.model_copy(update={"prompts": {"query": "query: ", "passage": "passage: "}})
+
+
+@pytest.fixture
+def embedder(manifest: Manifest) -> HashingEmbedder:
+    """Embed by letters."""
+    return HashingEmbedder(manifest)
+
+
+@pytest.fixture(scope="session")
+def calibrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measure each of the models of these tests once, not once a test."""
+    return tmp_path_factory.mktemp("calibrations")
+
+
+@pytest_asyncio.fixture
+async def open_catalogue(
+    tmp_path: Path, embedder: HashingEmbedder, calibrations: Path
+) -> AsyncIterator[OpenCatalogue]:
+    """Open catalogues on one file, as several processes would; all are closed afterwards."""
+    opened: list[FaqCatalogue] = []
+
+    def open_one(by: HashingEmbedder = embedder, **options: object) -> FaqCatalogue:
+        store = SqliteFaqStore(tmp_path / "faq.sqlite")
+        given = {"calibrations": calibrations, **options}
+        opened.append(FaqCatalogue(store, by, **given))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_one
+    for catalogue in opened:
+        await catalogue.close()

@@ -1,0 +1,116 @@
+"""A program that writes to a store until it is killed, and the plan that it follows.
+
+Started once, it forks one writer for each line it reads (``worker first last``), so that a hundred of them
+cost one start. It prints, a line each, so that a test can follow:
+
+    started PID         the writer runs
+    done NUMBER REV     the store has acknowledged that step of the plan
+    gone STATUS         the writer has ended; its status, or minus the signal that ended it
+"""
+
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from service.faq.embedded_texts import texts_to_embed
+from service.faq.entries import FaqEntry
+from service.faq.sqlite_store import SqliteFaqStore
+from service.faq.store import Vector, Write
+
+COLLECTION = "faq"
+# The worker whose plan has reindexes: they change all vectors, so it must write alone.
+LONER = "loner"
+
+
+def vectors_of(entries: Iterable[FaqEntry], model: str) -> dict[str, Vector]:
+    """Return a unit vector for each text, as ``model`` would make it."""
+    return {text: _vector(model, text) for text in texts_to_embed(entries)}
+
+
+def _vector(model: str, text: str) -> Vector:
+    digest = hashlib.sha256(f"{model}\n{text}".encode()).digest()
+    vector = np.frombuffer(digest, dtype=np.uint8).astype(np.float32) - np.float32(127.5)
+    return vector / np.linalg.norm(vector)
+
+
+def planned(worker: str, number: int) -> Write | str:
+    """Step ``number`` of the worker's plan: a write without its vectors, or the model to reindex with."""
+    rng = random.Random(f"{worker} {number}")
+    kind = rng.choices(["one", "import", "delete", "mixed", "reindex"], [4, 3, 1, 2, 1])[0]
+    if kind == "reindex" and worker == LONER:
+        return f"model-{number}"
+    if kind == "import":
+        # Always the same ids with the number in the text: seeing two numbers is seeing half an import.
+        size = 25
+        return Write(
+            upserts=tuple(
+                FaqEntry(id=f"{worker}-batch-{part}", question=f"import {number}", answer=f"part {part}")
+                for part in range(size)
+            )
+        )
+    names = rng.sample([f"{worker}-{place}" for place in range(12)], 4)
+    upserts = tuple(
+        FaqEntry(id=name, question=f"question {number}", answer="answer", alternates=(f"other {name}",))
+        for name in (names[:2] if kind == "mixed" else names[:1])
+    )
+    return Write(
+        upserts=() if kind == "delete" else upserts,
+        deletes=tuple(names[2:]) if kind in {"delete", "mixed"} else (),
+    )
+
+
+def carry_out(store: SqliteFaqStore, step: Write | str) -> int:
+    """Do one step; return the revision after it."""
+    if isinstance(step, str):
+        entries = store.changes(COLLECTION, 0).entries
+        generation = store.begin_reindex(COLLECTION, fingerprint=step, model_id=step)
+        vectors = list(vectors_of(entries, step).items())
+        half = len(vectors) // 2
+        store.add_vectors(COLLECTION, generation, dict(vectors[:half]))
+        store.add_vectors(COLLECTION, generation, dict(vectors[half:]))
+        return store.finish_reindex(COLLECTION, generation)
+    model = store.info(COLLECTION).model_id or "model-0"
+    write = Write(step.upserts, step.deletes, vectors_of(step.upserts, model))
+    return store.apply(COLLECTION, write, fingerprint=model, model_id=model)
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # one call: whole or not at all
+
+
+def _write(path: Path, worker: str, first: int, last: int) -> None:
+    program = os.getppid()
+    with SqliteFaqStore(path) as store:
+        store.create(COLLECTION, exist_ok=True)
+        for number in range(first, last + 1):
+            if os.getppid() != program:
+                return  # the test has ended
+            revision = carry_out(store, planned(worker, number))
+            _say(f"done {number} {revision}")
+
+
+def main(path: Path) -> None:
+    """Fork a writer for each line of standard input."""
+    for line in sys.stdin:
+        worker, first, last = line.split()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                _write(path, worker, int(first), int(last))
+                status = 0
+            except Exception:  # noqa: BLE001 - shown, and told by the status
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(status)
+        _say(f"started {pid}")
+        _say(f"gone {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,166 @@
+"""A collection gets the vectors of another model, while it is searched and written."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from model.runtime.bundle import Manifest
+from service.errors import InvalidInputError, ModelMismatchError, UnknownCollectionError
+from service.faq.catalogue import FaqCatalogue
+from service.faq.embedded_texts import texts_to_embed
+from service.faq.entries import FaqEntry
+from service.faq.reindexing import ReindexStatus
+from service.faq.store import Write
+from tests.fakes import until
+from tests.service.faq.conftest import OpenCatalogue
+from tests.service.faq.hashing_embedder import HashingEmbedder
+
+ENTRIES = [FaqEntry(id=str(n), question=f"how to return item {n}", answer=f"answer {n}") for n in range(300)]
+TEXTS = len(texts_to_embed(ENTRIES))
+
+
+@pytest.fixture
+def old(manifest: Manifest) -> HashingEmbedder:
+    """The model that the collection has vectors of."""
+    return HashingEmbedder(manifest.model_copy(update={"prompts": {}}), "old", turned=True)
+
+
+async def _best(catalogue: FaqCatalogue, query: str) -> str:
+    [found] = await catalogue.search("shop", [query])
+    return found.hits[0].hit.id
+
+
+async def test_a_reindex_makes_the_collection_the_models_own(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder
+) -> None:
+    """Until then it is refused; progress counts the texts."""
+    await open_catalogue(old).upsert("shop", ENTRIES)
+    catalogue = open_catalogue()
+    told: list[tuple[int, int]] = []
+    await catalogue.reindex("shop", lambda *numbers: told.append(numbers))
+    assert told[0] == (0, TEXTS)
+    assert told[-1] == (TEXTS, TEXTS)
+    assert catalogue.reindex_status("shop") == ReindexStatus(TEXTS, TEXTS, "finished")
+    assert await _best(catalogue, "how to return item 7") == "7"
+    assert (await catalogue.info("shop")).model_id == "hashing"
+    assert catalogue.reindex_status("other") is None
+
+
+async def test_the_old_model_answers_until_the_exchange_and_never_after(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder, embedder: HashingEmbedder
+) -> None:
+    """Another process still serves with it; every search there is right or refused, none compares the two."""
+    serving, catalogue = open_catalogue(old), open_catalogue()
+    await serving.upsert("shop", ENTRIES)
+    answered: list[str] = []
+
+    async def search(_: Sequence[str]) -> None:
+        answered.append(await _best(serving, "how to return item 7"))
+
+    await serving.calibrate()
+    embedder.before = search
+    await catalogue.reindex("shop")
+    embedder.before = None
+    assert answered
+    assert set(answered) == {"7"}
+    with pytest.raises(ModelMismatchError):
+        await _best(serving, "how to return item 7")
+    assert await _best(catalogue, "how to return item 7") == "7"
+
+
+async def test_searches_in_the_same_process_go_on_through_the_exchange(
+    open_catalogue: OpenCatalogue,
+) -> None:
+    """A reindex with the model that is there, as after damage: nobody notices."""
+    catalogue = open_catalogue()
+    await catalogue.upsert("shop", ENTRIES)
+    await catalogue.calibrate()
+    catalogue.start_reindex("shop")
+    catalogue.start_reindex("shop")  # one at a time
+    searches = 0
+    while (status := catalogue.reindex_status("shop")) is not None and status.state == "running":
+        assert await _best(catalogue, "how to return item 7") == "7"
+        searches += 1
+    assert searches > 1
+    assert catalogue.reindex_status("shop") == ReindexStatus(TEXTS, TEXTS, "finished")
+    assert await _best(catalogue, "how to return item 7") == "7"
+
+
+async def test_writes_during_a_reindex_are_in_the_new_vectors(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder, embedder: HashingEmbedder
+) -> None:
+    """Added, changed and deleted by a process that still has the old model."""
+    serving, catalogue = open_catalogue(old), open_catalogue()
+    await serving.upsert("shop", ENTRIES)
+    changes = iter(range(3))
+
+    async def write(_: Sequence[str]) -> None:
+        number = next(changes, None)
+        if number is not None:
+            await serving.upsert(
+                "shop", [FaqEntry(id=f"new {number}", question=f"zebra {number}", answer="")]
+            )
+            await serving.patch("shop", "7", {"question": f"giraffe {number}"})
+            await serving.delete("shop", ids=[str(number)])
+
+    embedder.before = write
+    await catalogue.reindex("shop")
+    embedder.before = None
+    assert await _best(catalogue, "zebra 1") == "new 1"
+    assert await _best(catalogue, "giraffe 2") == "7"
+    assert await catalogue.count("shop") == 300
+    assert (await catalogue.info("shop")).model_id == "hashing"
+
+
+async def test_what_was_embedded_before_a_stop_is_not_embedded_again(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder, embedder: HashingEmbedder, manifest: Manifest
+) -> None:
+    """A process that ends amid it loses a batch at most."""
+    await open_catalogue(old).upsert("shop", ENTRIES)
+    stopped = open_catalogue()
+    hang = asyncio.Event()
+
+    async def hang_late(_: Sequence[str]) -> None:
+        if len(embedder.texts) >= 400:
+            await hang.wait()
+
+    embedder.before = hang_late
+    stopped.start_reindex("shop")
+    await until(lambda: len(embedder.texts) >= 400)
+    await stopped.close()
+    status = stopped.reindex_status("shop")
+    assert status is not None
+    assert (status.state, status.error) == ("failed", "the service stopped")
+    again = HashingEmbedder(manifest)
+    catalogue = open_catalogue(again)
+    await catalogue.reindex("shop")
+    assert len(again.texts) <= TEXTS - 256
+    assert await _best(catalogue, "how to return item 7") == "7"
+
+
+async def test_a_reindex_that_fails_says_why_and_changes_nothing(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder
+) -> None:
+    """In the background there is nobody to raise it to."""
+    serving, catalogue = open_catalogue(old), open_catalogue()
+    await serving.upsert("shop", ENTRIES[:3])
+    with pytest.raises(UnknownCollectionError):
+        await catalogue.reindex("none")
+    store = catalogue.store
+    entry = FaqEntry(id="odd", question="q", answer="", alternates=("\u200b",))
+    vectors = (await old.embed(["x"], old.calls[0][1])).vectors
+    store.apply(
+        "shop",
+        Write(upserts=(entry,), vectors=dict.fromkeys(texts_to_embed([entry]), vectors[0])),
+        fingerprint=serving.fingerprint,
+        model_id="old",
+    )
+    catalogue.start_reindex("shop")
+    await until(lambda: (status := catalogue.reindex_status("shop")) is not None and status.state == "failed")
+    status = catalogue.reindex_status("shop")
+    assert status is not None
+    assert "reads nothing" in str(status.error)
+    assert await _best(serving, "how to return item 1") == "1"
+    with pytest.raises(InvalidInputError):
+        await catalogue.reindex("shop")

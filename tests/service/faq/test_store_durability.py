@@ -1,0 +1,230 @@
+"""Writers that are killed at any moment: what was acknowledged stays, what was not is whole or absent.
+
+SIGKILL ends a process, not the machine: that commits reach the disk is `test_sqlite_store`'s to check.
+"""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.faq.embedded_texts import texts_to_embed
+from service.faq.entries import FaqEntry
+from service.faq.sqlite_store import SqliteFaqStore
+from service.faq.store import Changes, Write
+from tests.service.faq import store_writer
+from tests.service.faq.store_writer import COLLECTION, LONER, planned, vectors_of
+
+KILLS = 100
+ENDLESS = 10**9
+ROOT = Path(__file__).parents[3]
+
+
+class Writers:
+    """Starts writers, one after the other, in processes of their own."""
+
+    def __init__(self, path: Path) -> None:
+        self._program = subprocess.Popen(
+            [sys.executable, store_writer.__file__, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+        )
+        # Only so that a fault cannot hang the tests.
+        self._watchdog = threading.Timer(240, self._program.kill)
+        self._watchdog.start()
+        self.pid = 0
+
+    def start(self, worker: str, first: int, last: int = ENDLESS) -> None:
+        """Let one write steps ``first`` to ``last`` of its plan."""
+        assert self._program.stdin
+        self._program.stdin.write(f"{worker} {first} {last}\n")
+        self._program.stdin.flush()
+        word, self.pid = self.line()
+        assert word == "started"
+
+    def line(self) -> tuple[str, int, int] | tuple[str, int]:
+        """The next thing that the program says."""
+        assert self._program.stdout
+        word, *numbers = self._program.stdout.readline().split()
+        return (word, *map(int, numbers))
+
+    def kill(self) -> None:
+        """End the present writer as an out-of-memory killer would."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the program."""
+        self._program.kill()
+        self._program.communicate()
+        self._watchdog.cancel()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the store lies."""
+    return tmp_path / "faq.db"
+
+
+@pytest.fixture
+def new_writers(path: Path) -> Iterator[Callable[[], Writers]]:
+    """Makes a program that starts writers."""
+    made: list[Writers] = []
+
+    def make() -> Writers:
+        made.append(Writers(path))
+        return made[-1]
+
+    yield make
+    for writers in made:
+        writers.close()
+
+
+@dataclass
+class Plain:
+    """What the store must hold, kept by hand."""
+
+    entries: dict[str, FaqEntry] = field(default_factory=dict)
+    model: str = "model-0"
+
+    def after(self, step: Write | str) -> "Plain":
+        """The state after one more step of a plan."""
+        if isinstance(step, str):
+            return Plain(self.entries, step)
+        entries = {name: found for name, found in self.entries.items() if name not in step.deletes}
+        return Plain(entries | {found.id: found for found in step.upserts}, self.model)
+
+    def equals(self, changes: Changes) -> bool:
+        """Whether the store holds just this: entries, their order, every vector, and of which model."""
+        vectors = vectors_of(self.entries.values(), self.model)
+        return (
+            changes.entries == tuple(self.entries.values())
+            and (changes.fingerprint or self.model) == self.model
+            and changes.vectors.keys() == vectors.keys()
+            and all(np.array_equal(changes.vectors[text], vector) for text, vector in vectors.items())
+        )
+
+
+def test_a_hundred_kills_lose_and_tear_nothing(
+    path: Path,
+    new_writers: Callable[[], Writers],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """One file all along; killed while opening, writing, committing, sweeping, reindexing, checkpointing."""
+    rng = random.Random(20)
+    writers = new_writers()
+    plain, step, revision = Plain(), 1, 0
+    tally = {"acknowledged": 0, "unacknowledged, there": 0, "unacknowledged, absent": 0}
+    for _ in range(KILLS):
+        writers.start(LONER, step)
+        for _ in range(rng.choice([0, 0, 1, 2, 4, 8])):
+            word, number, acknowledged = writers.line()
+            assert (word, number) == ("done", step)
+            plain, step, revision = plain.after(planned(LONER, step)), step + 1, acknowledged
+            tally["acknowledged"] += 1
+        time.sleep(rng.uniform(0, 0.008))
+        writers.kill()
+        while (said := writers.line())[0] == "done":  # acknowledged between our last look and its end
+            plain, step, revision = plain.after(planned(LONER, step)), step + 1, said[2]
+            tally["acknowledged"] += 1
+        assert said == ("gone", -signal.SIGKILL)
+
+        with SqliteFaqStore(path) as store:  # checks every page
+            store.create(COLLECTION, exist_ok=True)
+            changes = store.changes(COLLECTION, 0)
+            assert changes.revision == store.revision(COLLECTION) >= revision
+            assert store.count(COLLECTION) == len(changes.entries)
+        if plain.equals(changes):
+            tally["unacknowledged, absent"] += 1
+        else:  # the step under way, as a whole
+            plain, step = plain.after(planned(LONER, step)), step + 1
+            assert plain.equals(changes)
+            tally["unacknowledged, there"] += 1
+        revision = changes.revision
+    assert tally["acknowledged"] > KILLS
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        query = (
+            "SELECT count(*) FROM vectors JOIN generations USING (collection_id, generation) "
+            "WHERE state = 'live'"
+        )
+        assert db.execute(query).fetchone() == (len(texts_to_embed(plain.entries.values())),)
+        assert db.execute("SELECT count(*) FROM generations WHERE state = 'retired'").fetchone() == (0,)
+    for what, count in tally.items():
+        record_property(what, count)
+    print(tally)  # noqa: T201 - for `pytest -s`
+
+
+class Reader:
+    """Follows a store that others write to, and checks at every look that nothing is half there."""
+
+    def __init__(self, store: SqliteFaqStore) -> None:
+        self._store = store
+        self._revision = 0
+        self.seen: dict[str, FaqEntry] = {}
+
+    def look(self) -> None:
+        """Take in what changed."""
+        changes = self._store.changes(COLLECTION, self._revision)
+        assert changes.revision >= self._revision
+        self._revision = changes.revision
+        if changes.complete:
+            self.seen.clear()
+        for name in changes.deleted:
+            self.seen.pop(name, None)
+        self.seen.update({found.id: found for found in changes.entries})
+        for worker in ("steady", "victim"):
+            imports = {found.question for name, found in self.of(worker).items() if "-batch-" in name}
+            assert len(imports) <= 1
+        for text, vector in vectors_of(changes.entries, changes.fingerprint or "").items():
+            np.testing.assert_array_equal(changes.vectors[text], vector)
+
+    def of(self, worker: str) -> dict[str, FaqEntry]:
+        """The entries that ``worker`` wrote."""
+        return {name: found for name, found in self.seen.items() if name.startswith(f"{worker}-")}
+
+
+def test_two_processes_share_a_file_and_one_is_killed(path: Path, new_writers: Callable[[], Writers]) -> None:
+    """The other one goes on at once; a third process, reading, never sees half of a write."""
+    rng, steps = random.Random(3), 150
+    steady, victim = new_writers(), new_writers()
+    with SqliteFaqStore(path) as store:
+        store.create(COLLECTION)
+        reader = Reader(store)
+        plain, step, kills = Plain(), 1, 0
+        steady.start("steady", 1, steps)
+        while kills < 10:
+            victim.start("victim", step)
+            for _ in range(rng.randint(1, 4)):
+                assert victim.line()[:2] == ("done", step)
+                plain, step = plain.after(planned("victim", step)), step + 1
+                reader.look()
+            victim.kill()
+            kills += 1
+            while victim.line()[0] == "done":
+                plain, step = plain.after(planned("victim", step)), step + 1
+            reader.look()
+            if reader.of("victim") != plain.entries:  # the step under way, as a whole
+                plain, step = plain.after(planned("victim", step)), step + 1
+                assert reader.of("victim") == plain.entries
+        while (said := steady.line())[0] == "done":
+            reader.look()
+        assert said == ("gone", 0)
+        other = Plain()
+        for number in range(1, steps + 1):
+            other = other.after(planned("steady", number))
+        reader.look()
+        assert reader.seen == plain.entries | other.entries
+        assert {found.id: found for found in store.changes(COLLECTION, 0).entries} == reader.seen
