@@ -27,6 +27,7 @@ from service.faq.entries import FaqEntry
 from service.faq.entries import demo_entries as demo
 from service.faq.filters import parse_filter
 from service.faq.index import FaqIndex, Mode
+from service.faq.segments import Segment
 
 DIMENSIONS = 384
 UNRELATED = 0.0
@@ -152,9 +153,11 @@ def measure(size: int, queries: int, top_k: int) -> None:
         index = index.with_changes([fresh[number]], (), more)
 
     report("write of one entry", timed(write, 300))
+    merged = timed(lambda _: Segment.merged([(part.segment, part.alive) for part in index.parts]), 1)
+    report("merge of all segments", merged)
     many = [corpus.entry(size * 2 + number) for number in range(size // 3)]
     block = corpus.embedded(many)
-    report(f"write of {len(many):,} that merges all", timed(lambda _: index.with_changes(many, (), block), 1))
+    report(f"write of {len(many):,} entries", timed(lambda _: index.with_changes(many, (), block), 1))
 
 
 def report(name: str, taken: np.ndarray) -> None:

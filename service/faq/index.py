@@ -90,7 +90,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A segment and what of it is alive: [N] bool."""
 
     segment: Segment
@@ -98,30 +98,35 @@ class _Part:
 
     @property
     def living(self) -> int:
+        """How many entries are alive."""
         return int(np.count_nonzero(self.alive))
 
 
 class FaqIndex:
     """Finds the entries nearest to a query; disabled entries are never found.
 
-    Shapes: Q queries, N enabled entries, R rows of all segments, d dimensions.
+    Shapes: Q queries, N enabled entries, d dimensions.
+
+    Attributes:
+        parts: the segments, oldest first, with what of them is alive.
+        dimensions: of the vectors, d; None while there were none.
     """
 
-    def __init__(self, parts: Sequence[_Part] = (), dimensions: int | None = None) -> None:
+    def __init__(self, parts: Sequence[Part] = (), dimensions: int | None = None) -> None:
         """Take the parts that `empty` and `with_changes` make."""
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         self.dimensions = dimensions
-        living = [part.living for part in self._parts]
+        living = [part.living for part in self.parts]
         self._size = sum(living)
-        terms = sum(int(part.segment.postings.lengths[part.alive].sum()) for part in self._parts)
+        terms = sum(int(part.segment.postings.lengths[part.alive].sum()) for part in self.parts)
         self._mean_length = terms / self._size if self._size else 0.0
         # Every entry of a segment, dead ones too, has its place among these.
-        self._ends = np.cumsum([len(part.segment) for part in self._parts], dtype=np.intp)
+        self._ends = np.cumsum([len(part.segment) for part in self.parts], dtype=np.intp)
         self._alive: NDArray[np.bool_] = (
-            np.concatenate([part.alive for part in self._parts]) if self._parts else np.zeros(0, np.bool_)
+            np.concatenate([part.alive for part in self.parts]) if self.parts else np.zeros(0, np.bool_)
         )
-        self._norms = [length_norms(part.segment.postings.lengths, self._mean_length) for part in self._parts]
-        self._whole = [count == len(part.segment) for count, part in zip(living, self._parts, strict=True)]
+        self._norms = [length_norms(part.segment.postings.lengths, self._mean_length) for part in self.parts]
+        self._whole = [count == len(part.segment) for count, part in zip(living, self.parts, strict=True)]
 
     @classmethod
     def empty(cls, dimensions: int | None = None) -> Self:
@@ -148,7 +153,7 @@ class FaqIndex:
         ids = {entry.id for entry in upserts}
         if len(ids) != len(upserts):
             raise ValueError("two entries have the same id")
-        parts = [_without(part, ids.union(deleted)) for part in self._parts]
+        parts = [_without(part, ids.union(deleted)) for part in self.parts]
         enabled = [entry for entry in upserts if entry.enabled]
         dimensions = self.dimensions
         if enabled:
@@ -159,7 +164,7 @@ class FaqIndex:
             if dimensions not in {None, segment.dimensions}:
                 raise ValueError(f"vectors of {segment.dimensions} numbers in an index of {dimensions}")
             dimensions = segment.dimensions
-            parts.append(_Part(segment, np.ones(len(segment), dtype=np.bool_)))
+            parts.append(Part(segment, np.ones(len(segment), dtype=np.bool_)))
         return type(self)(_merged(parts), dimensions)
 
     def __len__(self) -> int:
@@ -171,19 +176,14 @@ class FaqIndex:
         """The entries that can be found, in no order that means anything."""
         return tuple(
             entry
-            for part in self._parts
+            for part in self.parts
             for entry, alive in zip(part.segment.entries, part.alive.tolist(), strict=True)
             if alive
         )
 
-    @property
-    def segments(self) -> int:
-        """How many segments there are."""
-        return len(self._parts)
-
     def nbytes(self) -> int:
         """Return the bytes of vectors and postings; the entries themselves are not counted."""
-        return sum(part.segment.nbytes() for part in self._parts)
+        return sum(part.segment.nbytes() for part in self.parts)
 
     def search(
         self,
@@ -210,9 +210,9 @@ class FaqIndex:
         if not allowed.any():
             return [[] for _ in queries]
         hits: list[list[Hit]] = []
-        step = max(1, _BLOCK // max(1, sum(len(part.segment.rows) for part in self._parts)))
+        step = max(1, _BLOCK // max(1, sum(len(part.segment.rows) for part in self.parts)))
         for first in range(0, len(queries), step):
-            block = [part.segment.products(vectors[first : first + step]) for part in self._parts]
+            block = [part.segment.products(vectors[first : first + step]) for part in self.parts]
             for row, query in enumerate(queries[first : first + step]):
                 search = _Search(
                     self, query, vectors[first + row], [products[row] for products in block], allowed
@@ -232,7 +232,7 @@ class FaqIndex:
         views = [(scores[part], share[part]) for part in slices]
         # Sorted: a sum in the order of a hash set would differ in its last bits from one process to the next.
         found = [
-            (term, [part.segment.postings.holders(term) for part in self._parts]) for term in sorted(terms)
+            (term, [part.segment.postings.holders(term) for part in self.parts]) for term in sorted(terms)
         ]
         weights = [idf(self._size, self._holding(holders)) for _, holders in found]
         most, squares = sum(weights), sum(weight**2 for weight in weights)
@@ -242,32 +242,35 @@ class FaqIndex:
             values = values.astype(np.float32)
             for holders, norms, (bm25, shared) in zip(holding, self._norms, views, strict=True):
                 if holders is not None:
-                    parts = saturated(holders.counts, norms[holders.documents])
-                    bm25[holders.documents] += np.float32(weight) * parts
-                    shared[holders.documents] += values.take(holders.in_question)
+                    documents = holders.documents.astype(np.intp)
+                    # In half the time of `+=`, which reads and writes the places in two passes.
+                    np.add.at(
+                        bm25, documents, np.float32(weight) * saturated(holders.counts, norms[documents])
+                    )
+                    np.add.at(shared, documents, values.take(holders.in_question))
         return scores, share, most
 
     def place(self, number: int) -> tuple[Segment, int]:
         """Return the segment and the position in it of a place."""
         part = int(np.searchsorted(self._ends, number, side="right"))
-        segment = self._parts[part].segment
+        segment = self.parts[part].segment
         return segment, number - (int(self._ends[part]) - len(segment))
 
     def dense_scores(self, products: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Return every place's cosine, from one query's products with each segment's rows."""
         return np.concatenate(
-            [part.segment.best_phrasing(rows) for part, rows in zip(self._parts, products, strict=True)]
+            [part.segment.best_phrasing(rows) for part, rows in zip(self.parts, products, strict=True)]
         )
 
     def _allowed(self, filter_: Filter | None) -> NDArray[np.bool_]:
-        if filter_ is None or not self._parts:
+        if filter_ is None or not self.parts:
             return self._alive
-        return np.concatenate([part.alive & part.segment.mask(filter_) for part in self._parts])
+        return np.concatenate([part.alive & part.segment.mask(filter_) for part in self.parts])
 
     def _holding(self, found: Sequence[Holders | None]) -> int:
         """Count the living holders of one term."""
         total = 0
-        for holders, part, whole in zip(found, self._parts, self._whole, strict=True):
+        for holders, part, whole in zip(found, self.parts, self._whole, strict=True):
             if holders is not None:
                 documents = holders.documents
                 total += len(documents) if whole else int(np.count_nonzero(part.alive[documents]))
@@ -346,18 +349,18 @@ class _Search:
         )
 
 
-def _without(part: _Part, ids: AbstractSet[str]) -> _Part:
+def _without(part: Part, ids: AbstractSet[str]) -> Part:
     positions = [position for each in ids if (position := part.segment.position(each)) is not None]
     if not positions:
         return part
     alive = part.alive.copy()
     alive[positions] = False
-    return _Part(part.segment, alive)
+    return Part(part.segment, alive)
 
 
-def _merged(parts: Sequence[_Part]) -> list[_Part]:
+def _merged(parts: Sequence[Part]) -> list[Part]:
     """Bring the segments, oldest first, into the order of sizes that keeps them few."""
-    result: list[_Part] = []
+    result: list[Part] = []
     for part in parts:
         if not part.living:
             continue
@@ -371,6 +374,6 @@ def _merged(parts: Sequence[_Part]) -> list[_Part]:
     return result
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
+def _joined(parts: Sequence[Part]) -> Part:
     segment = Segment.merged([(part.segment, part.alive) for part in parts])
-    return _Part(segment, np.ones(len(segment), dtype=np.bool_))
+    return Part(segment, np.ones(len(segment), dtype=np.bool_))

@@ -190,13 +190,13 @@ def test_segments_stay_few() -> None:
     index = FaqIndex.empty()
     for number in range(600):
         index = change(index, [entry(str(number), f"question {number % 7}")])
-        assert index.segments <= 3
+        assert len(index.parts) <= 3
     assert len(index) == 600
     index = change(index, [], *[str(number) for number in range(0, 600, 2)])
     assert len(index) == 300
-    assert sum(len(part.segment) for part in index._parts) <= 400
+    assert sum(len(part.segment) for part in index.parts) <= 400
     index = change(index, [], *[str(number) for number in range(600)])
-    assert (len(index), index.segments) == (0, 0)
+    assert (len(index), len(index.parts)) == (0, 0)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 50, 10**30])
