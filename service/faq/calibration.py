@@ -74,6 +74,11 @@ class Evidence(Protocol):
         """BM25, from 0."""
         ...
 
+    @property
+    def language(self) -> str | None:
+        """Of the entry; None if it does not say."""
+        ...
+
 
 def unrelated_cosine(vectors: NDArray[np.float32]) -> float:
     """Return the mean cosine over all pairs of different texts.
@@ -99,8 +104,9 @@ def features(hits: Sequence[Evidence], unrelated: float) -> NDArray[np.float64]:
     Returns:
         [K, 3], the columns named by `FEATURES`: the cosine with `unrelated` as 0 and 1 as 1; BM25 by the
         highest BM25 of the hits compared with, 0 if none has a word of the query; the closeness less that of
-        the closest other hit compared with, so that an entry with a rival as close is less sure. Without
-        another hit the rival counts as unrelated.
+        the closest other hit compared with, so that an entry with a rival as close is less sure. An entry in
+        another language is no rival: more often than not it says the same. Without a rival, one counts as
+        unrelated.
     """
     dense = np.array([hit.dense for hit in hits], dtype=np.float64)
     lexical = np.array([hit.lexical for hit in hits], dtype=np.float64)
@@ -108,10 +114,15 @@ def features(hits: Sequence[Evidence], unrelated: float) -> NDArray[np.float64]:
     best_lexical = lexical[:EVIDENCE_HITS].max(initial=0.0)
     share = np.minimum(lexical, best_lexical) / best_lexical if best_lexical > 0 else np.zeros_like(lexical)
     compared = closeness[:EVIDENCE_HITS]
-    rivals = np.full_like(closeness, compared.max() if compared.size else 0.0)
-    for position in range(len(compared)):
-        others = np.delete(compared, position)
-        rivals[position] = others.max() if others.size else 0.0
+    languages = [hit.language for hit in hits]
+    rivals = np.zeros_like(closeness)
+    for position, language in enumerate(languages):
+        others = [
+            value
+            for other, value in enumerate(compared)
+            if other != position and (language is None or languages[other] in {None, language})
+        ]
+        rivals[position] = max(others, default=0.0)
     return np.column_stack([closeness, share, closeness - rivals])
 
 

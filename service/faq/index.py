@@ -74,6 +74,11 @@ class Hit:
         return highlights(self.entry.answer, self.terms)
 
     @property
+    def language(self) -> str | None:
+        """The entry's language; None if it does not say."""
+        return self.entry.language
+
+    @property
     def id(self) -> str:
         """The entry's id."""
         return self.entry.id

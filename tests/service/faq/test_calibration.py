@@ -27,6 +27,7 @@ class Seen:
 
     dense: float
     lexical: float
+    language: str | None = None
 
 
 HITS = st.lists(st.builds(Seen, st.floats(-1, 1), st.floats(0, 50) | st.just(0.0)), min_size=1, max_size=14)
@@ -178,3 +179,12 @@ def test_what_is_no_calibration_is_refused(change: dict[str, object]) -> None:
 def test_the_unrelated_cosine_leaves_room_to_divide() -> None:
     """For a model that maps every text to one point as well."""
     assert unrelated_cosine(np.ones((4, 1), dtype=np.float32)) == 0.99
+
+
+def test_the_same_answer_in_another_language_is_no_rival() -> None:
+    """A bilingual FAQ has every entry twice; a twin as close must not make the right one unsure."""
+    alone = features([Seen(0.9, 3.0, language="zh")], 0.7)
+    twin = features([Seen(0.9, 3.0, language="zh"), Seen(0.89, 0.0, language="en")], 0.7)
+    rival = features([Seen(0.9, 3.0, language="zh"), Seen(0.89, 0.0, language="zh")], 0.7)
+    np.testing.assert_array_equal(twin[0], alone[0])
+    assert rival[0, 2] < twin[0, 2]
