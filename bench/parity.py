@@ -33,7 +33,7 @@ from model.runtime.bundle import Bundle
 from model.runtime.engine import OUTPUT_NAMES, OnnxRuntimeEngine, TokenBatch, pad_batch
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
-from service.faq.entries import demo_entries
+from service.faq.entry_files import demo_entries
 
 BATCHES = (1, 3, 8, 16)
 OUTPUTS = OUTPUT_NAMES["embedding"]
