@@ -28,6 +28,11 @@ _UNSPACED: Final = (
 _RUN: Final = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])[^\W_])+")
 _WORD_CHAR: Final = re.compile(rf"(?![{_UNSPACED}])[^\W_]")
 
+# Unicode's Stream-Safe Text Format (UAX #15, section 13) allows as many.
+_MOST_MARKS: Final = 30
+# Half-width sound marks: no combining characters, but NFKC makes them such.
+_BECOME_MARKS: Final = "\uff9e\uff9f"
+
 K1: Final = 1.2
 B: Final = 0.5
 
@@ -36,8 +41,25 @@ _MOST_COUNTED: Final = 65_535
 
 
 def fold(text: str) -> str:
-    """Make full-width and half-width, upper and lower case, and composed and decomposed letters the same."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    """Make full-width and half-width, upper and lower case, and composed and decomposed letters the same.
+
+    Of more than `_MOST_MARKS` marks on one letter the rest is dropped: no language stacks so many, and to put
+    marks in order takes time by the square of their number, with the interpreter held all the while.
+    """
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _few_marks(text)).casefold())
+
+
+def _few_marks(text: str) -> str:
+    if text.isascii():
+        return text
+    kept: list[str] = []
+    marks = 0
+    for character in text:
+        is_mark = unicodedata.combining(character) != 0 or character in _BECOME_MARKS
+        marks = marks + 1 if is_mark else 0
+        if marks <= _MOST_MARKS:
+            kept.append(character)
+    return "".join(kept)
 
 
 def lexical_terms(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections import Counter
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -183,3 +184,27 @@ def test_a_text_is_highlighted_whole_against_itself() -> None:
     text = "如何开具ＶＡＴ发票, Straße?"
     spans = highlights(text, frozenset(lexical_terms(text)))
     assert [text[start:end] for start, end in spans] == ["如何开具ＶＡＴ发票", "Straße"]
+
+
+@pytest.mark.parametrize("marks", ["\u030e", "\u0316", "\uff9e", "\u030e\uff9e", "\u030e\u0316"])
+def test_marks_on_one_letter_are_few_when_they_are_put_in_order(
+    marks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Normalising takes time by the square of a run of marks; a query of them stopped the whole process."""
+    longest = 0
+    normalize = unicodedata.normalize
+
+    def watched(form: Literal["NFKC"], text: str) -> str:
+        nonlocal longest
+        longest = max(longest, len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr("service.faq.lexical.unicodedata.normalize", watched)
+    assert fold("a" + marks * 5000 + "b").endswith("b")
+    assert longest <= 32
+
+
+def test_real_marks_are_kept() -> None:
+    """Vietnamese letters carry two, Hebrew words a few; none of them is dropped."""
+    assert fold("Việt Nam") == fold(unicodedata.normalize("NFD", "Việt Nam")) == "việt nam"
+    assert fold("ﾊﾟ") == "パ"
