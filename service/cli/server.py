@@ -41,7 +41,9 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                # Not httptools, which drops the body of a request that offers an upgrade to HTTP/2 (as Java's
+                # client does), takes headers of any size, and answers unknown methods without our handlers.
+                http="h11",
                 ws="none",
                 log_config=None,
                 access_log=False,

@@ -77,6 +77,21 @@ def test_the_greeting_says_what_is_served_and_its_requests_work(served: Running)
         assert httpx.post(url, json=json.loads(body), timeout=HANG_S).status_code == 200
 
 
+def test_an_offer_to_speak_http_2_is_passed_over(served: Running) -> None:
+    """Java's client makes it with every request; the body still counts."""
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAA"}
+    answer = httpx.post(f"{served.url}/embed", json={"inputs": "hello"}, headers=offer, timeout=HANG_S)
+    assert answer.status_code == 200
+    assert len(answer.json()) == 1
+
+
+def test_a_method_that_nobody_knows_gets_our_error(served: Running) -> None:
+    """Errors are JSON on every path, for scanners too."""
+    answer = httpx.request("FOO", f"{served.url}/embed", timeout=HANG_S)
+    assert answer.status_code == 405
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_exit_code_0_and_no_traceback(served: Running, number: int) -> None:
     """An orderly stop is no failure, whoever asks for it."""
