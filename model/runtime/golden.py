@@ -59,6 +59,8 @@ def check_golden(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> Golden
             raise BundleError("golden-tokens", f"{bundle.path.name}: text {index} gives other token ids")
         rows.append(tokenized.input_ids)
     names = sorted(golden.outputs)
+    for name in names:
+        _check_width(bundle, golden, name)
     largest = 0.0
     everything = list(range(len(rows)))
     for indices in (everything, *([index] for index in everything)):
@@ -87,6 +89,22 @@ def _read(bundle: Bundle) -> Golden:
     if longest > bundle.manifest.max_tokens:
         raise BundleError("golden", f"{where} has a text of {longest} tokens, over max_tokens")
     return golden
+
+
+def _check_width(bundle: Bundle, golden: Golden, name: str) -> None:
+    """Hold the manifest's labels and dimensions to what the graph gives.
+
+    Raises:
+        BundleError: they differ; every answer would be wrong or fail.
+    """
+    manifest = bundle.manifest
+    promised = manifest.dimensions if manifest.task == "embedding" else len(manifest.labels)
+    given = np.array(golden.outputs[name][0]).shape[-1]
+    if given != promised:
+        raise BundleError(
+            "golden-outputs",
+            f"{bundle.path.name}: {name} has {given} numbers, the manifest promises {promised}",
+        )
 
 
 def _compare(bundle: Bundle, golden: Golden, name: str, index: int, actual: NDArray[np.float32]) -> float:

@@ -154,7 +154,7 @@ def test_a_vector_of_another_length_is_refused(folder: Path) -> None:
         folder,
         lambda golden: golden["outputs"].update(embeddings_mean_normalized=[[0.1]] * len(golden["texts"])),
     )
-    with pytest.raises(BundleError, match="has shape") as caught:
+    with pytest.raises(BundleError, match="the manifest promises 32") as caught:
         check(folder)
     assert caught.value.check == "golden-outputs"
 
@@ -167,3 +167,13 @@ def test_golden_vectors_that_are_gone_fail_their_check(folder: Path) -> None:
     with pytest.raises(BundleError, match=r"tiny/golden\.json") as caught:
         check_golden(bundle, tokenizer, engine)
     assert caught.value.check == "golden"
+
+
+def test_labels_that_the_graph_does_not_have_are_refused(tmp_path: Path) -> None:
+    """A manifest with a label too few would turn every request into an internal error."""
+    folder = write_tiny_ner_bundle(tmp_path / "tiny")
+    labels = Bundle.load(folder).manifest.labels
+    refresh_manifest(folder, labels=labels[:-1])
+    with pytest.raises(BundleError, match="the manifest promises") as caught:
+        check(folder)
+    assert caught.value.check == "golden-outputs"
