@@ -178,7 +178,7 @@ def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
         names, weights, [array.nbytes for array in weights]
     )
     # Models run one after another, so one arena for all holds the largest batch once, not once a model.
-    _register_shared_arena()
+    _prepare_environment()
     options.add_session_config_entry("session.use_env_allocators", "1")
     with reading("graph", f"{bundle.path.name}/{GRAPH_NAME}"):
         graph = bundle.file(GRAPH_NAME).read_bytes()
@@ -191,8 +191,10 @@ def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
 
 
 @functools.cache
-def _register_shared_arena() -> None:
-    """Give ONNX Runtime's environment an arena; once a process, since the environment is the process's."""
+def _prepare_environment() -> None:
+    """Set up what ONNX Runtime has once a process: no telemetry, and one arena for all sessions."""
+    # Some builds report usage to their maker; this service reports to nobody.
+    ort.disable_telemetry_events()
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, None)
 
