@@ -108,4 +108,8 @@ def _id(value: object) -> str:
         return str(value)
     if not isinstance(value, str) or not value.strip():
         raise ValueError("faq_id: neither an id nor a list of ids nor null")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("faq_id: holds half of a surrogate pair") from None
     return value.strip()

@@ -1,7 +1,9 @@
 """Labelled queries: every line taken or reported, and a demo that is worth measuring on."""
 
+import pytest
+
 from service.faq.entry_files import demo_entries
-from service.faq.queries import LabelledQuery, demo_queries, read_queries, unknown_ids
+from service.faq.queries import LabelledQuery, demo_queries, labelled_query, read_queries, unknown_ids
 
 
 def test_one_several_and_no_right_entry() -> None:
@@ -62,3 +64,9 @@ def test_the_demo_has_queries_of_both_kinds_and_languages_that_are_no_phrasing()
     assert asked.isdisjoint(wordings)
     answered = {faq_id for query in queries for faq_id in query.faq_ids}
     assert answered == {entry.id for entry in entries}
+
+
+def test_half_a_character_is_no_id() -> None:
+    """It would break the look-up of the entry, far from the line at fault."""
+    with pytest.raises(ValueError, match="surrogate"):
+        labelled_query({"query": "a", "faq_id": ["1", "\ud83d"]})
