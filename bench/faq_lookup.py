@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
-from service.faq.entries import demo_entries as demo
+from service.faq.entry_files import demo_entries as demo
 from service.faq.filters import parse_filter
 from service.faq.index import FaqIndex, Mode
 from service.faq.segments import Segment
