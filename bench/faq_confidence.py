@@ -67,7 +67,7 @@ async def embed(bundle: Bundle, texts: Sequence[str]) -> dict[str, NDArray[np.fl
     """Embed as the search does, similar lengths together."""
     threads = thread_count()
     engine = OnnxRuntimeEngine(bundle, threads=threads)
-    budget = ComputeBudget(threads)
+    budget = ComputeBudget()
     tokenizer = Tokenizer.from_bundle(bundle)
     vectors: dict[str, NDArray[np.float32]] = {}
     async with Embedder(bundle.manifest, tokenizer, engine, budget=budget) as embedder:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.entry_files import demo_entries as demo
-from service.faq.filters import parse_filter
+from service.faq.filters import Filter, parse_filter
 from service.faq.index import FaqIndex, Mode
 from service.faq.segments import Segment
 
@@ -60,7 +60,8 @@ class Corpus:
     @staticmethod
     def unit(vectors: np.ndarray) -> np.ndarray:
         """Bring vectors to unit length."""
-        return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+        scaled: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+        return scaled
 
     def text(self, language: str, count: int) -> str:
         """Join ``count`` words, a third of them made up."""
@@ -128,7 +129,7 @@ def measure(size: int, queries: int, top_k: int) -> None:
     texts = [corpus.text("zh" if number % 2 else "en", 6) for number in range(queries)]
     asked = corpus.vectors(queries)
 
-    def lookup(mode: Mode, where: object = None) -> Callable[[int], object]:
+    def lookup(mode: Mode, where: Filter | None = None) -> Callable[[int], object]:
         return lambda number: index.search(
             [texts[number]], asked[number : number + 1], unrelated=UNRELATED, top_k=top_k, mode=mode,
             filter=where,
