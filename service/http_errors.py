@@ -173,17 +173,17 @@ def install_error_handlers(app: FastAPI) -> None:
     """Answer our own errors, FastAPI's validation errors and the router's 404 and 405 with one body."""
 
     async def on_service_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type below
+        assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type - registered for this type below
         name_as_sent(error, request.scope.get("conche.body"))
         request.scope["conche.error"] = error  # for the access log and the metrics
         return error_response(error, request_id_of(request))
 
     async def on_validation_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type
         return await on_service_error(request, _first_fault(error))
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
         response = await on_service_error(request, _routing_error(error))
         response.headers.update(error.headers or {})  # 405 says what is allowed
         return response

@@ -190,40 +190,27 @@ def _refuse_variants(hf_config: Mapping[str, Any]) -> None:
 
 _BERT_VOCABULARY: Final = 30522
 
+# Vaswani et al. 2017, table 3, "base": six layers, Post-LN, no LayerNorm over the embeddings.
+_TRANSFORMER_BASE: Final = EncoderConfig(
+    vocab_size=_BERT_VOCABULARY,
+    hidden_size=512,
+    num_hidden_layers=6,
+    num_attention_heads=8,
+    intermediate_size=2048,
+    max_position_embeddings=512,
+    hidden_act="relu",
+    position_embedding="sinusoidal",
+    type_vocab_size=0,
+    embedding_layer_norm=False,
+    scale_embeddings=True,
+    layer_norm_eps=1e-5,
+    initializer_range=512**-0.5,
+)
+
 PRESETS: Final[Mapping[str, EncoderConfig]] = {
-    # Vaswani et al. 2017, table 3, "base": six layers, Post-LN, no LayerNorm over the embeddings.
-    "transformer-base": EncoderConfig(
-        vocab_size=_BERT_VOCABULARY,
-        hidden_size=512,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        intermediate_size=2048,
-        max_position_embeddings=512,
-        hidden_act="relu",
-        position_embedding="sinusoidal",
-        type_vocab_size=0,
-        embedding_layer_norm=False,
-        scale_embeddings=True,
-        layer_norm_eps=1e-5,
-        initializer_range=512**-0.5,
-    ),
+    "transformer-base": _TRANSFORMER_BASE,
     # Its Pre-LN twin (Xiong et al. 2020, arXiv:2002.04745): steadier when deep.
-    "transformer-base-pre-ln": EncoderConfig(
-        vocab_size=_BERT_VOCABULARY,
-        hidden_size=512,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        intermediate_size=2048,
-        max_position_embeddings=512,
-        hidden_act="relu",
-        position_embedding="sinusoidal",
-        type_vocab_size=0,
-        norm_placement="pre",
-        embedding_layer_norm=False,
-        scale_embeddings=True,
-        layer_norm_eps=1e-5,
-        initializer_range=512**-0.5,
-    ),
+    "transformer-base-pre-ln": dataclasses.replace(_TRANSFORMER_BASE, norm_placement="pre"),
     # Devlin et al. 2019, arXiv:1810.04805, section 3.
     "bert-base": EncoderConfig(
         vocab_size=_BERT_VOCABULARY,

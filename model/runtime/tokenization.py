@@ -92,7 +92,7 @@ class Tokenizer:
         """
         loaded = cls.from_file(bundle.file(TOKENIZER_NAME))
         vocab_size = bundle.manifest.architecture.vocab_size
-        highest_id = max(loaded._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)  # noqa: SLF001
+        highest_id = max(loaded._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)  # noqa: SLF001 - of its own class
         if highest_id >= vocab_size:
             raise BundleError(
                 "tokenizer",

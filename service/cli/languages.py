@@ -8,7 +8,7 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def languages_option(*, default: str | None = None, help: str) -> Callable[[Command], Command]:  # noqa: A002
+def languages_option(*, default: str | None = None, help: str) -> Callable[[Command], Command]:
     """The option; the command gets a tuple of codes, None if nothing was said."""
     return click.option(
         "--languages", default=default, show_default=default is not None, callback=_split, help=help

@@ -154,7 +154,7 @@ class Server(uvicorn.Server):
 
 async def _wait_for(condition: Callable[[], bool], *, until: float) -> None:
     # Neither a signal handler nor uvicorn's sets can set an event.
-    while not condition() and time.monotonic() < until:  # noqa: ASYNC110
+    while not condition() and time.monotonic() < until:  # noqa: ASYNC110 - set from a signal handler
         await asyncio.sleep(_STEP_S)
 
 

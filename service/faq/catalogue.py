@@ -338,7 +338,7 @@ class FaqCatalogue:
             return WriteReport(revision, len(wanted) - replaced - same, replaced, skipped, same)
         raise EntryChangedError("others write the same entries all the time; try again", param="entries")
 
-    async def patch(self, collection: str, id: str, changes: Mapping[str, object]) -> FaqEntry:  # noqa: A002
+    async def patch(self, collection: str, id: str, changes: Mapping[str, object]) -> FaqEntry:
         """Change some fields of an entry, and lose nobody else's change; return the entry as it is then.
 
         Args:
@@ -389,7 +389,7 @@ class FaqCatalogue:
             return len(doomed)
         raise EntryChangedError("others change these entries all the time; try again", param="filter")
 
-    async def get(self, collection: str, id: str) -> FaqEntry:  # noqa: A002
+    async def get(self, collection: str, id: str) -> FaqEntry:
         """One entry.
 
         Raises:

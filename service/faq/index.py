@@ -198,7 +198,7 @@ class FaqIndex:
         unrelated: float,
         top_k: int,
         mode: Mode = "hybrid",
-        filter: Filter | None = None,  # noqa: A002 - the field's own name
+        filter: Filter | None = None,
     ) -> list[list[Hit]]:
         """Return each query's best entries, best first, at most ``top_k`` of them, each entry once.
 

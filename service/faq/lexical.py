@@ -241,7 +241,7 @@ class Postings:
         for (postings, _), (sizes, _) in zip(parts, pairs, strict=True):
             # A term whose last holder has gone gets no number.
             numbers = np.full(len(sizes), -1, dtype=np.int64)
-            for (term, number), size in zip(postings._number_of.items(), sizes.tolist(), strict=True):  # noqa: SLF001
+            for (term, number), size in zip(postings._number_of.items(), sizes.tolist(), strict=True):  # noqa: SLF001 - of its own class
                 if size:
                     numbers[number] = number_of.setdefault(term, len(number_of))
             renumbered.append(numbers)

@@ -219,7 +219,7 @@ class SqliteFaqStore:
         *,
         after: str | None = None,
         limit: int,
-        filter: EntryFilter | None = None,  # noqa: A002
+        filter: EntryFilter | None = None,
     ) -> tuple[list[FaqEntry], str | None]:
         """See `FaqStore.page`."""
         if limit < 1:
@@ -235,7 +235,7 @@ class SqliteFaqStore:
                     found.append((sequence, entry))
         return [entry for _, entry in found], None
 
-    def count(self, name: str, filter: EntryFilter | None = None) -> int:  # noqa: A002
+    def count(self, name: str, filter: EntryFilter | None = None) -> int:
         """See `FaqStore.count`."""
         if filter is None:
             return self.info(name).entries

@@ -206,7 +206,7 @@ class FaqStore(Protocol):
         *,
         after: str | None = None,
         limit: int,
-        filter: EntryFilter | None = None,  # noqa: A002 - the word of the API
+        filter: EntryFilter | None = None,
     ) -> tuple[list[FaqEntry], str | None]:
         """Entries in the order in which they were first added, at most ``limit``.
 
@@ -224,7 +224,7 @@ class FaqStore(Protocol):
         """
         ...
 
-    def count(self, name: str, filter: EntryFilter | None = None) -> int:  # noqa: A002
+    def count(self, name: str, filter: EntryFilter | None = None) -> int:
         """How many entries match; disabled ones count."""
         ...
 

@@ -69,7 +69,7 @@ def read_rows(data: bytes) -> Iterator[tuple[int, Sequence[Cell] | str]]:
     """
     _check_parts(data)
     # Imported late: half of what `conche serve` imports would be for files it may never see.
-    from openpyxl import load_workbook  # noqa: PLC0415
+    from openpyxl import load_workbook  # noqa: PLC0415 - slow to import, and few read workbooks
 
     try:
         book = load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
@@ -105,7 +105,7 @@ def write_rows(rows: Iterable[Sequence[str]]) -> bytes:
     Raises:
         WorkbookError: a text is longer than a cell holds; it names the row.
     """
-    from openpyxl import Workbook  # noqa: PLC0415
+    from openpyxl import Workbook  # noqa: PLC0415 - slow to import, and few read workbooks
 
     book = Workbook(write_only=True)
     sheet = book.create_sheet("FAQ")
@@ -122,7 +122,7 @@ def write_rows(rows: Iterable[Sequence[str]]) -> bytes:
 
 
 def _text_cell(sheet: Any, text: str, row: int) -> Any:
-    from openpyxl.cell import WriteOnlyCell  # noqa: PLC0415
+    from openpyxl.cell import WriteOnlyCell  # noqa: PLC0415 - slow to import, and few read workbooks
 
     escaped = _CANNOT_STAND.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
     units = len(escaped.encode("utf-16-le")) // 2

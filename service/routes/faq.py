@@ -267,7 +267,7 @@ async def import_file(
 async def export_file(
     collection: Collection,
     catalogue: CatalogueDep,
-    format: Annotated[Literal["csv", "jsonl", "xlsx"], Query()] = "csv",  # noqa: A002 - the parameter's name
+    format: Annotated[Literal["csv", "jsonl", "xlsx"], Query()] = "csv",
     filter_text: FilterText = None,
 ) -> Response:
     """Export entries as a file that an import reads back the same."""
@@ -294,9 +294,7 @@ async def evaluate(
     body: Annotated[EvaluateRequest, Body(openapi_examples=EVALUATE_EXAMPLES)],
     catalogue: CatalogueDep,
     limits: LimitsDep,
-    format: Annotated[  # noqa: A002
-        Literal["json", "html"], Query(description="Figures, or a page with plots.")
-    ] = "json",
+    format: Annotated[Literal["json", "html"], Query(description="Figures, or a page with plots.")] = "json",
 ) -> Response:
     """Judge the search of a collection by labelled queries.
 
