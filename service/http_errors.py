@@ -173,7 +173,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Answer our own errors, FastAPI's validation errors and the router's 404 and 405 with one body."""
 
     async def on_service_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type - registered for this type below
+        assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type below
         name_as_sent(error, request.scope.get("conche.body"))
         request.scope["conche.error"] = error  # for the access log and the metrics
         return error_response(error, request_id_of(request))
