@@ -1,8 +1,8 @@
 """The FAQ as the rest of the service sees it: collections that are written, searched and judged.
 
-The store is the record, the embedder makes vectors, the indexes in memory answer; this is where the three
-meet. A write that was acknowledged is found by the next search, in this process and in any other on the same
-store. Blocking work is done in threads; embedding goes through the embedder's queue, in small batches.
+The store is the record, the embedder makes vectors, the searcher answers; this is where the three meet. A
+write that was acknowledged is found by the next search, in this process and in any other on the same store.
+Blocking work is done in threads; embedding goes through the embedder's queue, in small batches.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -40,9 +41,10 @@ from service.faq.entries import FaqEntry
 from service.faq.evaluation import DEFAULT_PRECISION, EVALUATED_HITS, Evaluation, evaluate
 from service.faq.filters import Filter
 from service.faq.index import Hit, Mode
-from service.faq.live_indexes import LiveCollection, LiveIndexes
+from service.faq.live_indexes import LiveIndexes
 from service.faq.queries import LabelledQuery
 from service.faq.reindexing import Reindexing, ReindexStatus
+from service.faq.searching import FaqSearcher, SearchableCollection
 from service.faq.store import (
     CollectionInfo,
     FaqStore,
@@ -107,6 +109,14 @@ class WriteReport:
     unchanged: int
 
 
+class MakesSearcher(Protocol):
+    """Makes what searches a store; `LiveIndexes`, given the store, is the usual one."""
+
+    def __call__(self, *, fingerprint: str, model_id: str) -> FaqSearcher:
+        """Make it for the vectors of that model."""
+        ...
+
+
 class SearchObserver(Protocol):
     """What is told about searches; it may neither block nor raise."""
 
@@ -129,6 +139,7 @@ class FaqCatalogue:
         max_entries_per_write: of one call of `upsert`; None = any number.
         calibrations: folder in which what was measured of a model is kept; None = measured anew each time.
         observer: told about searches.
+        searcher: what finds entries; None = indexes in memory, which follow the store.
     """
 
     def __init__(
@@ -139,6 +150,7 @@ class FaqCatalogue:
         max_entries_per_write: int | None = None,
         calibrations: Path | None = None,
         observer: SearchObserver | None = None,
+        searcher: MakesSearcher | None = None,
     ) -> None:
         self.store = store
         self.model_id = embedder.model_id
@@ -151,7 +163,8 @@ class FaqCatalogue:
         self._calibrating = asyncio.Lock()
         # Of the texts that the model was measured with: the built-in FAQ's are among them.
         self._measured_vectors: Mapping[str, Vector] = {}
-        self._indexes = LiveIndexes(store, fingerprint=self.fingerprint, model_id=self.model_id)
+        make_searcher = searcher or partial(LiveIndexes, store)
+        self._searcher = make_searcher(fingerprint=self.fingerprint, model_id=self.model_id)
         self._reindexing = Reindexing(store, embedder, self.fingerprint)
 
     async def calibrate(self, progress: Progress | None = None) -> Calibration:
@@ -167,12 +180,12 @@ class FaqCatalogue:
         return self._calibration
 
     async def load(self, collection: str) -> int:
-        """Bring a collection into memory, so that its first search need not wait; return its enabled entries.
+        """Make a collection's first search as quick as the next; return how many entries can be found.
 
         Raises:
             as `search`.
         """
-        return len((await self._indexes.current(collection)).index)
+        return len(await self._searcher.current(collection))
 
     # Searching
 
@@ -211,7 +224,7 @@ class FaqCatalogue:
                 f"min_score is {min_score}; it must lie within 0 and 1", param="min_score"
             )
         calibration = await self.calibrate()
-        live = await self._indexes.current(collection)
+        live = await self._searcher.current(collection)
         if not queries:
             return []
         vectors = await embed_queries(self._embedder, queries)
@@ -254,7 +267,7 @@ class FaqCatalogue:
                 "wanted_precision must lie above 0 and at most at 1", param="wanted_precision"
             )
         calibration = await self.calibrate()
-        live = await self._indexes.current(collection)
+        live = await self._searcher.current(collection)
         texts = [query.query for query in queries]
         try:
             embedded = await embed_texts(self._embedder, list(dict.fromkeys(texts)))
@@ -427,7 +440,7 @@ class FaqCatalogue:
     async def drop(self, name: str) -> None:
         """Remove a collection with all that is in it."""
         await asyncio.to_thread(self.store.drop, name)
-        self._indexes.forget(name)
+        self._searcher.forget(name)
 
     async def configure(
         self, name: str, *, default_answer: str | None, min_score: float | None
@@ -483,7 +496,7 @@ class FaqCatalogue:
     async def _write(
         self, collection: str, write: Write, vectors: dict[str, Vector], progress: Progress | None = None
     ) -> int:
-        """Embed what is missing into ``vectors``, then apply; the index follows if it is in memory."""
+        """Embed what is missing into ``vectors``, then apply; what is in memory follows."""
         texts = texts_to_embed(write.upserts)
         if texts:
             info = await self.info(collection)
@@ -512,8 +525,7 @@ class FaqCatalogue:
                     ) from None
                 continue  # the last entry that shared a text went a moment ago
             break
-        if self._indexes.holds(collection):
-            await self._indexes.current(collection)
+        await self._searcher.follow(collection)
         return revision
 
     async def _embed(
@@ -570,7 +582,7 @@ class _Judged:
 
 
 def _look_up(
-    live: LiveCollection,
+    live: SearchableCollection,
     calibration: Calibration,
     queries: Sequence[str],
     vectors: NDArray[np.float32],
@@ -579,7 +591,7 @@ def _look_up(
     top_k: int,
     filter_: Filter | None = None,
 ) -> list[list[FoundHit]]:
-    lists = live.index.search(
+    lists = live.search(
         queries,
         vectors,
         unrelated=calibration.unrelated,

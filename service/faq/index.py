@@ -107,6 +107,21 @@ class Part:
         return int(np.count_nonzero(self.alive))
 
 
+@dataclass(frozen=True, slots=True)
+class WordStatistics:
+    """What BM25 weighs words by, of a whole collection.
+
+    Attributes:
+        entries: enabled ones.
+        mean_length: terms of one of them, repeats counted.
+        holding: by term, how many of them hold it; at least the terms that are asked for.
+    """
+
+    entries: int
+    mean_length: float
+    holding: Mapping[str, int]
+
+
 class FaqIndex:
     """Finds the entries nearest to a query; disabled entries are never found.
 
@@ -115,28 +130,44 @@ class FaqIndex:
     Attributes:
         parts: the segments, oldest first, with what of them is alive.
         dimensions: of the vectors, d; None while there were none.
+        statistics: of the collection of which this index holds a part; None = it holds all of it.
     """
 
-    def __init__(self, parts: Sequence[Part] = (), dimensions: int | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part] = (),
+        dimensions: int | None = None,
+        statistics: WordStatistics | None = None,
+    ) -> None:
         """Take the parts that `empty` and `with_changes` make."""
         self.parts = tuple(parts)
         self.dimensions = dimensions
+        self.statistics = statistics
         living = [part.living for part in self.parts]
         self._size = sum(living)
-        terms = sum(int(part.segment.postings.lengths[part.alive].sum()) for part in self.parts)
-        self._mean_length = terms / self._size if self._size else 0.0
+        if statistics is None:
+            terms = sum(int(part.segment.postings.lengths[part.alive].sum()) for part in self.parts)
+            mean_length = terms / self._size if self._size else 0.0
+        else:
+            mean_length = statistics.mean_length
         # Every entry of a segment, dead ones too, has its place among these.
         self._ends = np.cumsum([len(part.segment) for part in self.parts], dtype=np.intp)
         self._alive: NDArray[np.bool_] = (
             np.concatenate([part.alive for part in self.parts]) if self.parts else np.zeros(0, np.bool_)
         )
-        self._norms = [length_norms(part.segment.postings.lengths, self._mean_length) for part in self.parts]
+        self._norms = [length_norms(part.segment.postings.lengths, mean_length) for part in self.parts]
         self._whole = [count == len(part.segment) for count, part in zip(living, self.parts, strict=True)]
 
     @classmethod
-    def empty(cls, dimensions: int | None = None) -> Self:
-        """Return an index of nothing; without ``dimensions`` the first vectors decide."""
-        return cls(dimensions=dimensions)
+    def empty(cls, dimensions: int | None = None, *, statistics: WordStatistics | None = None) -> Self:
+        """Return an index of nothing.
+
+        Args:
+            dimensions: of the vectors to come; None = the first ones decide.
+            statistics: of a collection of which it is to hold some entries only; each is then scored as in
+                the index of all.
+        """
+        return cls(dimensions=dimensions, statistics=statistics)
 
     def with_changes(
         self,
@@ -170,7 +201,7 @@ class FaqIndex:
                 raise ValueError(f"vectors of {segment.dimensions} numbers in an index of {dimensions}")
             dimensions = segment.dimensions
             parts.append(Part(segment, np.ones(len(segment), dtype=np.bool_)))
-        return type(self)(_merged(parts), dimensions)
+        return type(self)(_merged(parts), dimensions, self.statistics)
 
     def __len__(self) -> int:
         """Return N."""
@@ -239,7 +270,7 @@ class FaqIndex:
         found = [
             (term, [part.segment.postings.holders(term) for part in self.parts]) for term in sorted(terms)
         ]
-        weights = [idf(self._size, self._holding(holders)) for _, holders in found]
+        weights = [self._weight(term, holders) for term, holders in found]
         most, squares = sum(weights), sum(weight**2 for weight in weights)
         for (_, holding), weight in zip(found, weights, strict=True):
             # By whether the question holds it.
@@ -271,6 +302,11 @@ class FaqIndex:
         if filter_ is None or not self.parts:
             return self._alive
         return np.concatenate([part.alive & part.segment.mask(filter_) for part in self.parts])
+
+    def _weight(self, term: str, found: Sequence[Holders | None]) -> float:
+        if self.statistics is None:
+            return idf(self._size, self._holding(found))
+        return idf(self.statistics.entries, self.statistics.holding[term])
 
     def _holding(self, found: Sequence[Holders | None]) -> int:
         """Count the living holders of one term."""

@@ -2,10 +2,15 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.errors import UnknownCollectionError
-from service.faq.index import FaqIndex
+from service.faq.filters import Filter
+from service.faq.index import FaqIndex, Hit, Mode
 from service.faq.store import CollectionInfo, FaqStore, model_mismatch
 
 
@@ -23,9 +28,26 @@ class LiveCollection:
     revision: int
     index: FaqIndex
 
+    def __len__(self) -> int:
+        """See `SearchableCollection`."""
+        return len(self.index)
+
+    def search(
+        self,
+        queries: Sequence[str],
+        vectors: NDArray[np.float32],
+        *,
+        unrelated: float,
+        top_k: int,
+        mode: Mode,
+        filter: Filter | None,
+    ) -> list[list[Hit]]:
+        """See `SearchableCollection.search`."""
+        return self.index.search(queries, vectors, unrelated=unrelated, top_k=top_k, mode=mode, filter=filter)
+
 
 class LiveIndexes:
-    """Follows a store, one index a collection.
+    """`service.faq.searching.FaqSearcher` in memory: follows a store, one index a collection.
 
     Args:
         store: is asked for its revision each time.
@@ -41,13 +63,7 @@ class LiveIndexes:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def current(self, name: str) -> LiveCollection:
-        """The collection, with all that was written before this call, by whatever process.
-
-        Raises:
-            UnknownCollectionError: there is none of that name.
-            ModelMismatchError: its vectors are of another model.
-            StorageError, UnavailableError: as `FaqStore`.
-        """
+        """See `FaqSearcher.current`."""
         try:
             revision = await asyncio.to_thread(self._store.revision, name)
         except UnknownCollectionError:
@@ -63,12 +79,13 @@ class LiveIndexes:
             self._live[name] = live
             return live
 
-    def holds(self, name: str) -> bool:
-        """Whether the collection is in memory."""
-        return name in self._live
+    async def follow(self, name: str) -> None:
+        """See `FaqSearcher.follow`; a collection that was never searched stays out of memory."""
+        if name in self._live:
+            await self.current(name)
 
     def forget(self, name: str) -> None:
-        """Let go of a collection's index."""
+        """See `FaqSearcher.forget`."""
         self._live.pop(name, None)
 
     def _at_least(self, name: str, revision: int) -> LiveCollection | None:

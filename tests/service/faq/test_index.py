@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.filters import Filter, parse_filter
-from service.faq.index import FaqIndex, Hit, Mode
+from service.faq.index import FaqIndex, Hit, Mode, WordStatistics
+from service.faq.lexical import lexical_terms
 from tests.service.faq.hashed_vectors import hashed_vectors
 from tests.service.faq.plain_search import assert_hits_are, plain_search
 
@@ -308,3 +309,25 @@ def test_bad_building_material_is_refused() -> None:
     with pytest.raises(ValueError, match="24 numbers in an index of 8"):
         FaqIndex.empty(8).with_changes(SHOP, (), vectors)
     assert len(index) == len(SHOP)
+
+
+@given(banks(8), PHRASES, st.data())
+@settings(max_examples=60)
+def test_a_part_with_the_statistics_of_all_scores_as_all_does(
+    bank: list[FaqEntry], query: str, data: st.DataObject
+) -> None:
+    """So that candidates which a database found can be put in order without the rest of the collection."""
+    enabled = [each for each in bank if each.enabled]
+    terms = {each.id: lexical_terms("\n".join((*each.phrasings, each.answer))) for each in enabled}
+    statistics = WordStatistics(
+        entries=len(enabled),
+        mean_length=sum(map(len, terms.values())) / len(enabled) if enabled else 0.0,
+        holding={term: sum(term in held for held in terms.values()) for term in lexical_terms(query)},
+    )
+    chosen = data.draw(st.lists(st.sampled_from(bank), unique_by=lambda each: each.id)) if bank else []
+    part = change(FaqIndex.empty(statistics=statistics), chosen)
+    for mode in MODES:
+        whole = {hit.id: hit for hit in search(build(bank), query, mode=mode, top_k=8)[0]}
+        for hit in search(part, query, mode=mode, top_k=8)[0]:
+            other = whole[hit.id]
+            assert replace(hit, dense_rank=other.dense_rank, lexical_rank=other.lexical_rank) == other
