@@ -24,6 +24,7 @@ from service.errors import (
     EntryChangedError,
     InvalidInputError,
     TooManyInputsError,
+    UnknownCollectionError,
     UnknownEntryError,
 )
 from service.faq.calibration import EVIDENCE_HITS, Calibration, fit_calibration, texts_to_measure
@@ -51,6 +52,7 @@ from service.faq.store import (
     MissingVectorsError,
     Vector,
     Write,
+    check_collection_name,
     check_write,
     model_mismatch,
 )
@@ -331,16 +333,20 @@ class FaqCatalogue:
             )
         check_write(Write(upserts=tuple(entries)))
         if create:
-            await self.create(collection, exist_ok=True)
+            check_collection_name(collection)  # before anything is embedded; it is made with the write
         vectors: dict[str, Vector] = {}
         for _ in range(_ATTEMPTS):
-            there = await asyncio.to_thread(self.store.get, collection, [entry.id for entry in entries])
+            there = await self._there(collection, entries, create=create)
             _refuse_duplicates(entries, there, on_duplicate)
             skipped = tuple(there) if on_duplicate == "skip" else ()
             wanted = tuple(entry for entry in entries if entry.id not in skipped)
             try:
                 revision = await self._write(
-                    collection, Write(upserts=wanted, replace=on_duplicate == "replace"), vectors, progress
+                    collection,
+                    Write(upserts=wanted, replace=on_duplicate == "replace"),
+                    vectors,
+                    progress,
+                    create=create,
                 )
             except DuplicateEntryError:
                 if on_duplicate == "error":
@@ -433,21 +439,17 @@ class FaqCatalogue:
         """One collection; UnknownCollectionError if there is none of that name."""
         return await asyncio.to_thread(self.store.info, name)
 
-    async def create(self, name: str, *, exist_ok: bool = False) -> CollectionInfo:
-        """Make an empty collection, as `FaqStore.create`."""
-        return await asyncio.to_thread(self.store.create, name, exist_ok=exist_ok)
-
     async def drop(self, name: str) -> None:
         """Remove a collection with all that is in it."""
         await asyncio.to_thread(self.store.drop, name)
         self._searcher.forget(name)
 
     async def configure(
-        self, name: str, *, default_answer: str | None, min_score: float | None
+        self, name: str, *, default_answer: str | None, min_score: float | None, create: bool = False
     ) -> CollectionInfo:
         """Set both, as `FaqStore.configure`; searches follow at once."""
         return await asyncio.to_thread(
-            self.store.configure, name, default_answer=default_answer, min_score=min_score
+            self.store.configure, name, default_answer=default_answer, min_score=min_score, create=create
         )
 
     # Models
@@ -493,17 +495,47 @@ class FaqCatalogue:
             await asyncio.to_thread(self._cache.save, self.fingerprint, calibration)
         return calibration
 
+    async def _there(
+        self, collection: str, entries: Sequence[FaqEntry], *, create: bool
+    ) -> Mapping[str, FaqEntry]:
+        """What the collection holds under the ids of ``entries``; one that is to be made holds nothing."""
+        try:
+            return await asyncio.to_thread(self.store.get, collection, [entry.id for entry in entries])
+        except UnknownCollectionError:
+            if not create:
+                raise
+            return {}
+
+    async def _without_vector(self, collection: str, texts: list[str], *, create: bool) -> list[str]:
+        """Those of ``texts`` to be embedded; all of them for a collection that is to be made.
+
+        Raises:
+            ModelMismatchError: there are texts, and the collection is of another model.
+        """
+        try:
+            if texts:
+                info = await self.info(collection)
+                if info.fingerprint not in {None, self.fingerprint}:
+                    raise model_mismatch(info, self.model_id)
+            return await asyncio.to_thread(self.store.missing_texts, collection, texts)
+        except UnknownCollectionError:
+            if not create:
+                raise
+            return texts
+
     async def _write(
-        self, collection: str, write: Write, vectors: dict[str, Vector], progress: Progress | None = None
+        self,
+        collection: str,
+        write: Write,
+        vectors: dict[str, Vector],
+        progress: Progress | None = None,
+        *,
+        create: bool = False,
     ) -> int:
         """Embed what is missing into ``vectors``, then apply; what is in memory follows."""
         texts = texts_to_embed(write.upserts)
-        if texts:
-            info = await self.info(collection)
-            if info.fingerprint not in {None, self.fingerprint}:
-                raise model_mismatch(info, self.model_id)
         for attempt in range(1, _ATTEMPTS + 1):
-            missing = await asyncio.to_thread(self.store.missing_texts, collection, texts)
+            missing = await self._without_vector(collection, texts, create=create)
             vectors.update(
                 {text: self._measured_vectors[text] for text in missing if text in self._measured_vectors}
             )
@@ -517,6 +549,7 @@ class FaqCatalogue:
                     Write(write.upserts, write.deletes, vectors, write.replace, write.unchanged),
                     fingerprint=self.fingerprint,
                     model_id=self.model_id,
+                    create=create,
                 )
             except MissingVectorsError:
                 if attempt == _ATTEMPTS:

@@ -50,8 +50,8 @@ async def bring_in(
     try:
         info = await catalogue.info(DEFAULT_COLLECTION)
     except UnknownCollectionError:
-        info = await catalogue.create(DEFAULT_COLLECTION, exist_ok=True)
-    if info.fingerprint not in {None, catalogue.fingerprint}:
+        info = None  # the first entries make it
+    if info is not None and info.fingerprint not in {None, catalogue.fingerprint}:
         logger.warning(
             "FAQ collection %s was embedded by %s; embedding it anew with %s",
             info.name,
@@ -59,9 +59,10 @@ async def bring_in(
             catalogue.model_id,
         )
         await catalogue.reindex(DEFAULT_COLLECTION, progress)
-    if info.entries and only_if_empty:
+    filled = info is not None and info.entries > 0
+    if filled and only_if_empty:
         return
-    before = await asyncio.to_thread(_remembered, memory) if info.entries else {}
+    before = await asyncio.to_thread(_remembered, memory) if filled else {}
     now = {entry.id: _digest(entry) for entry in entries}
     changed = [entry for entry in entries if before.get(entry.id) != now[entry.id]]
     for first in range(0, len(changed), _BATCH):

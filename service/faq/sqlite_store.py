@@ -125,16 +125,7 @@ class SqliteFaqStore:
                 if not exist_ok:
                     raise CollectionExistsError(f"there is a collection {name} already", param="collection")
                 return _info(db, name)
-            revision, now = _next_revision(db), _now()
-            cursor = db.execute(
-                "INSERT INTO collections (name, revision, horizon, entries, created_at, updated_at) "
-                "VALUES (?, ?, ?, 0, ?, ?)",
-                (name, revision, revision, now, now),
-            )
-            db.execute(
-                "INSERT INTO generations (collection_id, generation, state) VALUES (?, ?, 'live')",
-                (cursor.lastrowid, revision),
-            )
+            _make(db, name)
             return _info(db, name)
 
     def drop(self, name: str) -> None:
@@ -145,11 +136,13 @@ class SqliteFaqStore:
             db.execute("UPDATE generations SET state = 'retired' WHERE collection_id = ?", (collection.id,))
         self._sweep()
 
-    def configure(self, name: str, *, default_answer: str | None, min_score: float | None) -> CollectionInfo:
+    def configure(
+        self, name: str, *, default_answer: str | None, min_score: float | None, create: bool = False
+    ) -> CollectionInfo:
         """See `FaqStore.configure`."""
         check_settings(default_answer, min_score)
         with self._file.writing() as db:
-            collection = _collection(db, name)
+            collection = _collection(db, name, create=create)
             db.execute(
                 "UPDATE collections SET default_answer = ?, min_score = ? WHERE id = ?",
                 (default_answer, None if min_score is None else float(min_score), collection.id),
@@ -160,7 +153,13 @@ class SqliteFaqStore:
     # Entries
 
     def apply(
-        self, name: str, write: Write, *, fingerprint: str | None = None, model_id: str | None = None
+        self,
+        name: str,
+        write: Write,
+        *,
+        fingerprint: str | None = None,
+        model_id: str | None = None,
+        create: bool = False,
     ) -> int:
         """See `FaqStore.apply`."""
         check_write(write)
@@ -173,7 +172,7 @@ class SqliteFaqStore:
         vectors = {digest: write.vectors[text] for digest, text in wanted.items() if text in write.vectors}
         dimensions = check_vectors(vectors.values(), None)
         with self._file.writing() as db:
-            collection = _collection(db, name)
+            collection = _collection(db, name, create=create)
             _check_unchanged(db, collection, write)
             revision = _next_revision(db)
             horizon = collection.horizon
@@ -495,13 +494,31 @@ def _info(db: sqlite3.Connection, name: str) -> CollectionInfo:
     return CollectionInfo(*row)
 
 
-def _collection(db: sqlite3.Connection, name: str) -> _Collection:
+def _make(db: sqlite3.Connection, name: str) -> None:
+    """Add a collection that is not there."""
+    revision, now = _next_revision(db), _now()
+    cursor = db.execute(
+        "INSERT INTO collections (name, revision, horizon, entries, created_at, updated_at) "
+        "VALUES (?, ?, ?, 0, ?, ?)",
+        (name, revision, revision, now, now),
+    )
+    db.execute(
+        "INSERT INTO generations (collection_id, generation, state) VALUES (?, ?, 'live')",
+        (cursor.lastrowid, revision),
+    )
+
+
+def _collection(db: sqlite3.Connection, name: str, *, create: bool = False) -> _Collection:
     row = db.execute(
         "SELECT c.id, c.name, c.revision, c.horizon, g.generation, g.fingerprint, g.model_id, g.dimensions "
         "FROM collections AS c JOIN generations AS g ON g.collection_id = c.id AND g.state = 'live' "
         "WHERE c.name = ?",
         (name,),
     ).fetchone()
+    if row is None and create:
+        check_collection_name(name)
+        _make(db, name)
+        return _collection(db, name)
     if row is None:
         raise _unknown(db, name)
     return _Collection(*row)

@@ -129,8 +129,9 @@ class MissingVectorsError(Exception):
 class FaqStore(Protocol):
     """Keeps collections of entries with their vectors.
 
-    Every method that takes a collection's name raises `UnknownCollectionError` if there is none of it, and
-    any method `StorageError` if what is stored cannot be read or written, and `UnavailableError` if it was
+    Every method that takes a collection's name raises `UnknownCollectionError` if there is none of it, unless
+    it is told to ``create`` it: then the collection and what is done to it come in one step, or neither. Any
+    method raises `StorageError` if what is stored cannot be read or written, and `UnavailableError` if it was
     busy for too long or is closed.
     """
 
@@ -155,11 +156,20 @@ class FaqStore(Protocol):
         """Remove a collection with all that is in it."""
         ...
 
-    def configure(self, name: str, *, default_answer: str | None, min_score: float | None) -> CollectionInfo:
+    def configure(
+        self, name: str, *, default_answer: str | None, min_score: float | None, create: bool = False
+    ) -> CollectionInfo:
         """Set both; None takes a setting away.
 
+        Args:
+            name: of the collection.
+            default_answer: as `CollectionInfo` has it.
+            min_score: as `CollectionInfo` has it.
+            create: make the collection if it is not there.
+
         Raises:
-            InvalidInputError: ``min_score`` is not in 0..1, or the answer is too long.
+            InvalidInputError: ``min_score`` is not in 0..1, or the answer is too long; not a name for a
+                collection that is to be made.
         """
         ...
 
@@ -172,7 +182,13 @@ class FaqStore(Protocol):
         ...
 
     def apply(
-        self, name: str, write: Write, *, fingerprint: str | None = None, model_id: str | None = None
+        self,
+        name: str,
+        write: Write,
+        *,
+        fingerprint: str | None = None,
+        model_id: str | None = None,
+        create: bool = False,
     ) -> int:
         """Make all of the changes, durably, or none; when this returns, everybody sees them.
 
@@ -182,12 +198,14 @@ class FaqStore(Protocol):
             fingerprint: of the model that made the vectors; needed as soon as an enabled entry is written. A
                 collection without any vector takes the model of the first ones.
             model_id: that model's name, for people.
+            create: make the collection if it is not there; a write that is refused makes none.
 
         Returns:
             The collection's revision; the one it had if nothing differs from what was there.
 
         Raises:
-            InvalidInputError: two upserts have one id, or an upsert is also deleted.
+            InvalidInputError: two upserts have one id, or an upsert is also deleted; not a name for a
+                collection that is to be made.
             ModelMismatchError: the collection's vectors are of another model.
             DuplicateEntryError: an id is there, and the write may not replace.
             EntryChangedError: one of ``unchanged`` is not.

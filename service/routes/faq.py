@@ -9,7 +9,6 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 
 from service.dependencies import CatalogueDep, LimitsDep, SettingsDep
 from service.errors import (
-    CollectionExistsError,
     ConflictError,
     DuplicateEntryError,
     EntryChangedError,
@@ -107,16 +106,17 @@ async def list_collections(catalogue: CatalogueDep) -> CollectionsResponse:
     return CollectionsResponse(collections=[_collection(info) for info in await catalogue.collections()])
 
 
-@router.put("/faq/{collection}", responses=documented(CollectionExistsError, StorageError, *TEXT_ERRORS))
+@router.put("/faq/{collection}", responses=documented(StorageError, *TEXT_ERRORS))
 async def put_collection(
     collection: Collection,
     body: Annotated[CollectionRequest, Body(openapi_examples=COLLECTION_EXAMPLES)],
     catalogue: CatalogueDep,
 ) -> CollectionBody:
     """Make a collection, or change the settings of one that is there; its entries stay."""
-    await catalogue.create(collection, exist_ok=True)
     return _collection(
-        await catalogue.configure(collection, default_answer=body.default_answer, min_score=body.min_score)
+        await catalogue.configure(
+            collection, default_answer=body.default_answer, min_score=body.min_score, create=True
+        )
     )
 
 

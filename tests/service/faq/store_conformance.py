@@ -7,6 +7,7 @@ it.
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -40,10 +41,14 @@ def vectors_of(entries: Iterable[FaqEntry], *, model: str = "a") -> dict[str, Ve
     return dict(zip(texts, hashed_vectors([f"{model}{text}" for text in texts]), strict=True))
 
 
-def put(store: FaqStore, name: str, *entries: FaqEntry, model: str = "a", **more: object) -> int:
+def put(
+    store: FaqStore, name: str, *entries: FaqEntry, model: str = "a", create: bool = False, **more: object
+) -> int:
     """Write entries with their vectors."""
     write = Write(upserts=entries, vectors=vectors_of(entries, model=model), **more)
-    return store.apply(name, write, fingerprint=f"fingerprint-{model}", model_id=f"model-{model}")
+    return store.apply(
+        name, write, fingerprint=f"fingerprint-{model}", model_id=f"model-{model}", create=create
+    )
 
 
 def delete(store: FaqStore, name: str, *ids: str) -> int:
@@ -212,6 +217,70 @@ class StoreConformance:
         put(store, "faq", entry("new"), model="b")
         changes = store.changes("faq", old)
         assert (changes.complete, [found.id for found in changes.entries]) == (True, ["new"])
+
+    def test_the_first_write_makes_the_collection(self, store: FaqStore) -> None:
+        """In one step: nobody ever meets it empty, and it is as one that was made beforehand."""
+        new = entry("a", "q", "answer")
+        revision = put(store, "new", new, create=True)
+        assert (store.revision("new"), store.info("new").entries) == (revision, 1)
+        assert store.info("new").model_id == "model-a"
+        changes = store.changes("new", 0)
+        assert (changes.complete, changes.entries) == (True, (new,))
+        check_vectors(changes)
+        assert put(store, "new", new, create=True) == revision
+        assert put(store, "new", entry("b"), create=True) > revision
+        assert ids(store, "new") == ["a", "b"]
+
+    def test_a_refused_first_write_makes_no_collection(self, store: FaqStore) -> None:
+        """An import that cannot be embedded leaves no empty collection behind."""
+        new = entry("a", "q", "answer")
+        model = {"fingerprint": "fingerprint-a", "model_id": "model-a"}
+        for write, error in (
+            (Write(upserts=(new,)), MissingVectorsError),
+            (Write(upserts=(new, new), vectors=vectors_of([new])), InvalidInputError),
+            (Write(upserts=(new,), vectors=vectors_of([new]), unchanged=(entry("b"),)), EntryChangedError),
+            (Write(upserts=(new,), vectors={"q": np.ones(DIMENSIONS, np.float32)}), ValueError),
+        ):
+            with pytest.raises(error):
+                store.apply("new", write, **model, create=True)
+            assert [info.name for info in store.collections()] == ["faq"]
+        with pytest.raises(InvalidInputError, match="1 to 64"):
+            put(store, "No Name", new, create=True)
+        with pytest.raises(InvalidInputError, match="1 to 64"):
+            store.configure("No Name", default_answer=None, min_score=None, create=True)
+        with pytest.raises(InvalidInputError, match="min_score"):
+            store.configure("new", default_answer=None, min_score=2.0, create=True)
+        assert [info.name for info in store.collections()] == ["faq"]
+
+    def test_settings_make_the_collection_if_asked(self, store: FaqStore) -> None:
+        """And change nothing but themselves in one that is there."""
+        made = store.configure("new", default_answer="none", min_score=0.5, create=True)
+        assert (made.name, made.entries, made.default_answer, made.min_score) == ("new", 0, "none", 0.5)
+        assert store.info("new") == made
+        put(store, "faq", entry("a"))
+        assert store.configure("faq", default_answer="none", min_score=None, create=True).entries == 1
+
+    def test_a_write_that_may_make_its_collection_never_misses_it(
+        self, store: FaqStore, open_store: OpenStore
+    ) -> None:
+        """Somebody else drops it again and again: each write is there as a whole, or went with a drop."""
+        rounds, other = 40, open_store()
+
+        def drop() -> None:
+            for _ in range(rounds):
+                with suppress(UnknownCollectionError):
+                    other.drop("new")
+
+        with ThreadPoolExecutor(1) as pool:
+            dropping = pool.submit(drop)
+            for number in range(rounds):
+                put(store, "new", entry(f"e{number}"), entry(f"f{number}"), create=True)
+                store.configure("new", default_answer=str(number), min_score=None, create=True)
+            dropping.result(timeout=60)
+        put(store, "new", entry("last"), create=True)
+        found = ids(store, "new")
+        assert found == [f"{letter}{name[1:]}" for name in found[:-1:2] for letter in "ef"] + ["last"]
+        check_vectors(store.changes("new", 0))
 
     # Entries
 

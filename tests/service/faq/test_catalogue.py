@@ -119,7 +119,7 @@ async def test_a_filter_decides_what_is_searched(open_catalogue: OpenCatalogue) 
 async def test_top_k_below_one_is_refused(open_catalogue: OpenCatalogue, top_k: int) -> None:
     """A negative count must never reach a slice, where it means something else."""
     catalogue = open_catalogue()
-    await catalogue.create("shop")
+    catalogue.store.create("shop")
     with pytest.raises(InvalidInputError) as refused:
         await _first(catalogue, "退款", top_k=top_k)
     assert refused.value.param == "top_k"
@@ -131,7 +131,7 @@ async def test_a_min_score_outside_the_scale_is_refused(
 ) -> None:
     """A raw cosine or a percentage would otherwise filter all or nothing."""
     catalogue = open_catalogue()
-    await catalogue.create("shop")
+    catalogue.store.create("shop")
     with pytest.raises(InvalidInputError) as refused:
         await _first(catalogue, "退款", min_score=min_score)
     assert refused.value.param == "min_score"
@@ -140,7 +140,7 @@ async def test_a_min_score_outside_the_scale_is_refused(
 async def test_no_queries_and_no_entries_give_no_hits(open_catalogue: OpenCatalogue) -> None:
     """Neither is an error here; whether an empty request is one is the route's to say."""
     catalogue = open_catalogue()
-    await catalogue.create("shop")
+    catalogue.store.create("shop")
     assert await catalogue.search("shop", []) == []
     for mode in MODES:
         assert await catalogue.search("shop", ["a", "b"], mode=mode) == [Found([], None)] * 2
@@ -286,7 +286,7 @@ async def test_a_text_that_another_writer_takes_away_is_embedded_after_all(
 async def test_bad_writes_change_nothing(open_catalogue: OpenCatalogue) -> None:
     """Two entries of one id, one that the model cannot read, too many, a name that is none."""
     catalogue = open_catalogue(max_entries_per_write=3)
-    await catalogue.create("shop")
+    catalogue.store.create("shop")
     blank = FaqEntry(id="blank", question="ok", answer="ok", alternates=("\u200b",))
     with pytest.raises(InvalidInputError, match=r"entries\[1\].*'blank'") as refused:
         await catalogue.upsert("shop", [SHOP[0], blank])
@@ -301,6 +301,49 @@ async def test_bad_writes_change_nothing(open_catalogue: OpenCatalogue) -> None:
         await catalogue.upsert("other", SHOP, create=False)
     assert await catalogue.count("shop") == 0
     assert [info.name for info in await catalogue.collections()] == ["shop"]
+
+
+async def test_a_collection_comes_with_its_first_entries(
+    open_catalogue: OpenCatalogue, embedder: HashingEmbedder
+) -> None:
+    """An import that ends amid embedding, by a fault or a kill, leaves no empty collection behind."""
+    catalogue = open_catalogue()
+    await catalogue.calibrate()
+    seen: list[list[str]] = []
+
+    async def look(_: Sequence[str]) -> None:
+        seen.append([info.name for info in await catalogue.collections()])
+
+    embedder.before = look
+    blank = FaqEntry(id="blank", question="ok", answer="ok", alternates=("\u200b",))
+    with pytest.raises(InvalidInputError, match="blank"):
+        await catalogue.upsert("shop", [blank])
+    assert await catalogue.collections() == []
+    await catalogue.upsert("shop", SHOP)
+    assert seen == [[]] * len(seen) != []
+    assert (await catalogue.info("shop")).entries == len(SHOP)
+
+
+async def test_a_write_outlives_the_removal_of_its_collection(
+    open_catalogue: OpenCatalogue, embedder: HashingEmbedder
+) -> None:
+    """Who may make the collection is never told that there is none; who may not, is."""
+    catalogue = open_catalogue()
+    await catalogue.calibrate()
+
+    async def drop(_: Sequence[str]) -> None:
+        embedder.before = None
+        await catalogue.drop("shop")
+
+    await catalogue.upsert("shop", SHOP[:1])
+    embedder.before = drop
+    await catalogue.upsert("shop", SHOP[1:2])
+    entries, _ = await catalogue.page("shop", limit=10)
+    assert entries == SHOP[1:2]
+    embedder.before = drop
+    with pytest.raises(UnknownCollectionError):
+        await catalogue.patch("shop", "password", {"question": "other"})
+    assert await catalogue.collections() == []
 
 
 async def test_long_entries_are_told_of(
@@ -473,7 +516,7 @@ async def test_searches_at_once_measure_the_model_once(
 ) -> None:
     """Without a folder to keep it, too."""
     catalogue = open_catalogue(calibrations=None)
-    await catalogue.create("shop")
+    catalogue.store.create("shop")
     await asyncio.gather(*[catalogue.search("shop", []) for _ in range(5)])
     assert len(embedder.texts) == len(texts_to_measure())
 
@@ -500,7 +543,7 @@ async def test_an_evaluation_judges_all_modes(open_catalogue: OpenCatalogue) -> 
 async def test_an_evaluation_of_nothing_is_refused(open_catalogue: OpenCatalogue) -> None:
     """And of what the model cannot read, by its place."""
     catalogue = open_catalogue()
-    await catalogue.create("shop")
+    catalogue.store.create("shop")
     with pytest.raises(EmptyInputError):
         await catalogue.evaluate("shop", [])
     with pytest.raises(InvalidInputError) as refused:
