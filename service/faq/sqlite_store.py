@@ -303,6 +303,15 @@ class SqliteFaqStore:
                 _pending(db, collection, generation)
             return _without_vector(db, collection.id, generation, digests)
 
+    def vectors(self, name: str, texts: Iterable[str]) -> dict[str, Vector]:
+        """See `FaqStore.vectors`."""
+        digests = {_sha256(text): text for text in texts}
+        with self._file.reading() as db:
+            collection = _collection(db, name)
+            lacking = set(_without_vector(db, collection.id, collection.generation, digests))
+            there = [text for text in digests.values() if text not in lacking]
+            return _vectors(db, collection, there, everything=False)
+
     def begin_reindex(self, name: str, *, fingerprint: str, model_id: str) -> int:
         """See `FaqStore.begin_reindex`."""
         with self._file.writing() as db:

@@ -254,6 +254,13 @@ class FaqStore(Protocol):
         """What happened after revision ``since``; 0 = everything."""
         ...
 
+    def vectors(self, name: str, texts: Iterable[str]) -> dict[str, Vector]:
+        """The live vectors of those of ``texts`` that have one, in order; read-only, [d] each.
+
+        For copying a collection bit by bit, where `changes` would hold all of it at once.
+        """
+        ...
+
     def begin_reindex(self, name: str, *, fingerprint: str, model_id: str) -> int:
         """Start a generation of vectors of that model, or go on with one that was started and not finished.
 

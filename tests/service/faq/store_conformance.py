@@ -155,6 +155,7 @@ class StoreConformance:
             lambda: store.drop("nope"),
             lambda: store.configure("nope", default_answer=None, min_score=None),
             lambda: store.missing_texts("nope", ["x"]),
+            lambda: store.vectors("nope", ["x"]),
             lambda: put(store, "nope", entry("a")),
             lambda: store.get("nope", ["a"]),
             lambda: store.page("nope", limit=1),
@@ -479,6 +480,29 @@ class StoreConformance:
         texts = texts_to_embed([entry("b", "shared", "answer b", "alternate")])
         assert store.missing_texts("faq", [*texts, *texts]) == ["alternate", "shared\nanswer b"]
         assert store.missing_texts("faq", []) == []
+
+    def test_live_vectors_are_handed_out_by_text(self, store: FaqStore) -> None:
+        """As they were written, for texts that have one; those of a reindex under way are not live."""
+        entries = [
+            entry("a", "shared", "answer", "alternate"),
+            entry("b", "shared"),
+            entry("c", enabled=False),
+        ]
+        put(store, "faq", *entries)
+        written = vectors_of(entries)
+        store.add_vectors(
+            "faq",
+            store.begin_reindex("faq", fingerprint="fingerprint-b", model_id="model-b"),
+            vectors_of(entries, model="b"),
+        )
+        asked = ["alternate", "c", "nowhere", "shared", "alternate", "shared\nanswer"]
+        found = store.vectors("faq", asked)
+        assert list(found) == ["alternate", "shared", "shared\nanswer"]
+        for text, vector in found.items():
+            np.testing.assert_array_equal(vector, written[text])
+            with pytest.raises(ValueError, match="read-only"):
+                vector[0] = 0.0
+        assert store.vectors("faq", []) == {}
 
     def test_a_write_needs_only_the_vectors_that_are_missing(self, store: FaqStore) -> None:
         """And is told which, if it brings too few; superfluous ones are not kept."""
