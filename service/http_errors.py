@@ -1,8 +1,12 @@
 """Error type -> HTTP answer: one table, one body, the handlers, and the OpenAPI entries.
 
-Every answer that is not a success has the same body, on every path::
+Every answer that is not a success is JSON, on every path. The routes of the OpenAI interface nest it as
+OpenAI does, all others have a flat body, which clients of text-embeddings-inference read as well::
 
-    {"error": {"code": "input_too_long", "message": "...", "index": 3, "param": "inputs"},
+    {"error": {"message": "...", "type": "invalid_request_error", "param": "input", "code": "input_too_long",
+               "index": 3}, "request_id": "..."}
+
+    {"error": "...", "error_type": "Validation", "code": "input_too_long", "index": 3, "param": "inputs",
      "request_id": "..."}
 
 The errors defined here are those that only HTTP can make: a body that is no JSON, a path that leads nowhere.
@@ -100,22 +104,55 @@ TEXT_ERRORS: tuple[type[ServiceError], ...] = (
 )
 
 
-class ErrorDetail(BaseModel):
-    """What went wrong."""
+class ErrorBody(BaseModel):
+    """The body of every answer that is not a success, but for the routes of the OpenAI interface."""
 
-    code: str = Field(description="Stable name of the kind of error.")
-    message: str = Field(description="For people; may change.")
+    error: str = Field(description="For people; may change.")
+    error_type: str = Field(description="The kind of error, as text-embeddings-inference names it.")
+    code: str = Field(description="Stable name of the error.")
     index: int | None = Field(
         description="Position of the offending item, from 0; null if not about one item."
     )
     param: str | None = Field(description="The field at fault; null if not about one field.")
-
-
-class ErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
-
-    error: ErrorDetail
     request_id: str = Field(description="As in the header x-request-id.")
+
+
+class OpenAIErrorDetail(BaseModel):
+    """What went wrong, in OpenAI's terms."""
+
+    message: str = Field(description="For people; may change.")
+    type: str = Field(description="The kind of error, as OpenAI names it.")
+    param: str | None = Field(description="The field at fault; null if not about one field.")
+    code: str = Field(description="Stable name of the error.")
+    index: int | None = Field(
+        description="Position of the offending item, from 0; null if not about one item."
+    )
+
+
+class OpenAIErrorBody(BaseModel):
+    """The body of every answer of the OpenAI interface that is not a success."""
+
+    error: OpenAIErrorDetail
+    request_id: str = Field(description="As in the header x-request-id.")
+
+
+# (text-embeddings-inference, OpenAI); looked up along the MRO.
+_TYPES: dict[type[ServiceError], tuple[str, str]] = {
+    ServiceError: ("Backend", "server_error"),
+    InvalidInputError: ("Validation", "invalid_request_error"),
+    EmptyInputError: ("Empty", "invalid_request_error"),
+    NotFoundError: ("NotFound", "not_found_error"),
+    ConflictError: ("Conflict", "invalid_request_error"),
+    MethodNotAllowedError: ("Validation", "invalid_request_error"),
+    PayloadTooLargeError: ("Validation", "invalid_request_error"),
+    OverloadedError: ("Overloaded", "rate_limit_error"),
+    UnavailableError: ("Unhealthy", "service_unavailable_error"),
+}
+
+
+def in_openai_interface(path: str) -> bool:
+    """Whether a path is of the OpenAI interface, where errors are nested."""
+    return path == "/embeddings" or path.startswith("/v1/")
 
 
 def status_of(error: ServiceError | type[ServiceError]) -> HTTPStatus:
@@ -124,11 +161,13 @@ def status_of(error: ServiceError | type[ServiceError]) -> HTTPStatus:
     return next(STATUS[parent] for parent in kind.__mro__ if parent in STATUS)
 
 
-def documented(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
+def documented(
+    *kinds: type[ServiceError], body: type[BaseModel] = ErrorBody
+) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI ``responses`` of a route that raises ``kinds``; from the same table as the answers."""
     responses: dict[int | str, dict[str, Any]] = {}
     for kind in kinds:
-        entry = responses.setdefault(int(status_of(kind)), {"model": ErrorBody, "description": ""})
+        entry = responses.setdefault(int(status_of(kind)), {"model": body, "description": ""})
         entry["description"] = f"{entry['description']}\n\n`{kind.code}`: {_summary(kind)}".strip()
     return responses
 
@@ -139,10 +178,30 @@ def _summary(kind: type[ServiceError]) -> str:
     return (sentence + dot.strip()).replace("``", "`")
 
 
-def error_response(error: ServiceError, request_id: str) -> Response:
-    """The answer for ``error``; nothing of the request is in it but what the error's message says."""
-    detail = ErrorDetail(code=error.code, message=error.message, index=error.index, param=error.param)
-    body = ErrorBody(error=detail, request_id=request_id)
+def error_response(error: ServiceError, request_id: str, path: str) -> Response:
+    """The answer for ``error``; nothing of the request is in it but what the error's message says.
+
+    Args:
+        error: any.
+        request_id: of the request.
+        path: of the request; the body has the shape that clients of this path read.
+    """
+    tei_type, openai_type = next(_TYPES[parent] for parent in type(error).__mro__ if parent in _TYPES)
+    body: BaseModel
+    if in_openai_interface(path):
+        detail = OpenAIErrorDetail(
+            message=error.message, type=openai_type, param=error.param, code=error.code, index=error.index
+        )
+        body = OpenAIErrorBody(error=detail, request_id=request_id)
+    else:
+        body = ErrorBody(
+            error=error.message,
+            error_type=tei_type,
+            code=error.code,
+            index=error.index,
+            param=error.param,
+            request_id=request_id,
+        )
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -176,7 +235,7 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type below
         name_as_sent(error, request.scope.get("conche.body"))
         request.scope["conche.error"] = error  # for the access log and the metrics
-        return error_response(error, request_id_of(request))
+        return error_response(error, request_id_of(request), request.url.path)
 
     async def on_validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type

@@ -204,7 +204,7 @@ class _Answer:
         scope["conche.error"] = error
         if self.begun:
             raise error
-        await error_response(error, self._request_id)(scope, _nothing_more, self)
+        await error_response(error, self._request_id, scope["path"])(scope, _nothing_more, self)
 
 
 class BodyLimit:

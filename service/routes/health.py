@@ -39,7 +39,7 @@ def _readiness(request: Request, reasons: list[str]) -> Response:
         body = ReadinessBody(status="ready", reasons=[])
         return Response(orjson.dumps(body.model_dump()), media_type="application/json")
     error = UnavailableError("not ready: " + "; ".join(reasons))
-    refusal = error_response(error, request_id_of(request))
+    refusal = error_response(error, request_id_of(request), request.url.path)
     both = orjson.loads(refusal.body) | ReadinessBody(status="not ready", reasons=reasons).model_dump()
     headers = {name: value for name, value in refusal.headers.items() if name != "content-length"}
     return Response(orjson.dumps(both), status_code=refusal.status_code, headers=headers)

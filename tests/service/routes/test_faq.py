@@ -81,7 +81,7 @@ async def test_an_id_that_is_taken_is_treated_as_asked(
     written = await client.post("/faq/shop/entries", json=body)
     assert written.status_code == status
     if status == 409:
-        assert (written.json()["error"]["code"], written.json()["error"]["index"]) == ("duplicate_entry", 1)
+        assert (written.json()["code"], written.json()["index"]) == ("duplicate_entry", 1)
     assert (await client.get("/faq/shop/entries/a")).json()["answer"] == answer
     assert await _ids(client) == (["a"] if status == 409 else ["a", "b"])
 
@@ -106,9 +106,9 @@ async def test_an_id_that_is_taken_is_treated_as_asked(
 async def test_an_entry_that_cannot_be_kept_is_named(client: Client, entry: Any, said: str) -> None:
     """By position and field; nothing beside it is written."""
     answer = await client.post("/faq/shop/entries", json={"entries": [_entry("first"), entry]})
-    error = answer.json()["error"]
+    error = answer.json()
     assert (answer.status_code, error["index"], error["param"]) == (422, 1, "entries")
-    assert error["message"].startswith(said)
+    assert error["error"].startswith(said)
     assert (await client.get("/faq/shop/entries/first")).status_code == 404
 
 
@@ -118,8 +118,8 @@ async def test_more_entries_than_one_request_may_write_are_refused_with_the_sett
     """An operator can raise it."""
     async with running(tiny_settings(models_folder, limits={"max_faq_entries": 3})) as client:
         answer = await client.post("/faq/shop/entries", json={"entries": [_entry(str(n)) for n in range(4)]})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "too_many_inputs")
-        assert "CONCHE_LIMITS__MAX_FAQ_ENTRIES" in answer.json()["error"]["message"]
+        assert (answer.status_code, answer.json()["code"]) == (422, "too_many_inputs")
+        assert "CONCHE_LIMITS__MAX_FAQ_ENTRIES" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ async def test_an_unknown_collection_is_404_and_lists_what_is_there(
     client: Client, method: str, path: str
 ) -> None:
     """Mostly it is a slip."""
-    error = (await client.request(method, path)).json()["error"]
+    error = (await client.request(method, path)).json()
     assert error["code"] == "unknown_collection"
-    assert error["message"] == "there is no collection nowhere; there are: default"
+    assert error["error"] == "there is no collection nowhere; there are: default"
 
 
 async def test_bodies_for_unknown_collections_and_entries_are_404_too(client: Client) -> None:
@@ -153,10 +153,10 @@ async def test_bodies_for_unknown_collections_and_entries_are_404_too(client: Cl
         ("PATCH", "/faq/nowhere/entries/a", {"answer": "x"}),
     ]:
         answer = await client.request(method, path, json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_collection"), path
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_collection"), path
     for method, body in [("GET", None), ("DELETE", None), ("PATCH", {"answer": "x"})]:
         answer = await client.request(method, "/faq/default/entries/none", json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_entry"), method
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_entry"), method
 
 
 @pytest.mark.parametrize("name", ["Shop", "a b", "-a", "a" * 65, "商店", "a.b"])
@@ -167,8 +167,8 @@ async def test_a_bad_name_for_a_collection_is_refused(client: Client, name: str)
         ("PUT", f"/faq/{name}", {}),
     ]:
         answer = await client.request(method, path, json=body)
-        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "collection")
-        assert "1 to 64 of a-z" in answer.json()["error"]["message"]
+        assert (answer.status_code, answer.json()["param"]) == (422, "collection")
+        assert "1 to 64 of a-z" in answer.json()["error"]
 
 
 async def test_settings_of_a_collection_hold_for_its_searches(client: Client) -> None:
@@ -195,7 +195,7 @@ async def test_numbers_that_json_does_not_know_are_refused(client: Client, numbe
     ]:
         method = "PUT" if path == "/faq/shop" else "POST"
         answer = await client.request(method, path, content=body, headers=JSON)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed_json"), path
+        assert (answer.status_code, answer.json()["code"]) == (400, "malformed_json"), path
         assert number not in answer.text
 
 
@@ -292,7 +292,7 @@ async def test_a_page_follows_the_other(client: Client) -> None:
 @pytest.mark.parametrize("limit", ["-1", "0", "1.5", "many", "[]", "1" + "0" * 30, "1001", "NaN"])
 async def test_edges_of_the_page_size_are_refused(client: Client, limit: str) -> None:
     """None of them reaches the store."""
-    error = (await client.get("/faq/default/entries", params={"limit": limit})).json()["error"]
+    error = (await client.get("/faq/default/entries", params={"limit": limit})).json()
     assert (error["code"], error["param"]) == ("invalid_input", "limit")
 
 
@@ -311,7 +311,7 @@ async def test_edges_of_the_page_size_are_refused(client: Client, limit: str) ->
 async def test_a_filter_that_cannot_be_read_is_refused(client: Client, text: str) -> None:
     """In the query as in a body."""
     for path in ("entries", "count", "export"):
-        error = (await client.get(f"/faq/default/{path}", params={"filter": text})).json()["error"]
+        error = (await client.get(f"/faq/default/{path}", params={"filter": text})).json()
         assert (error["code"], error["param"]) == ("invalid_filter", "filter")
 
 
@@ -353,7 +353,7 @@ def _quoted(text: str) -> bytes:
 async def test_the_id_in_the_path_counts(client: Client) -> None:
     """Another one in the body is a slip."""
     answer = await client.put("/faq/shop/entries/a", json=_entry("b"))
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "id")
+    assert (answer.status_code, answer.json()["param"]) == (422, "id")
     assert (await client.put("/faq/shop/entries/a", json=_entry("a"))).status_code == 200
     for bad in ("%00", "%20", "a" * 201):
         assert (await client.put(f"/faq/shop/entries/{bad}", json=_entry("a"))).status_code == 422, bad
@@ -385,9 +385,9 @@ async def test_every_bad_line_of_an_import_is_reported(client: Client) -> None:
     lines = ["id,question,answer,类别", "1,q,a,x", "2,,a,", "3,q", *(f"b{n},,a," for n in range(30))]
     data = "\n".join(lines).encode()
     strict = await client.post("/faq/shop/import?strict=true", content=data, headers=CSV)
-    assert (strict.status_code, strict.json()["error"]["code"]) == (422, "bad_lines")
-    assert "line 3: question: " in strict.json()["error"]["message"]
-    assert strict.json()["error"]["message"].endswith("and 12 more bad lines")
+    assert (strict.status_code, strict.json()["code"]) == (422, "bad_lines")
+    assert "line 3: question: " in strict.json()["error"]
+    assert strict.json()["error"].endswith("and 12 more bad lines")
     assert (await client.get("/faq/shop")).status_code == 404
     report = (await client.post("/faq/shop/import", content=data, headers=CSV)).json()
     assert [bad["line"] for bad in report["bad_lines"]] == list(range(3, 35))
@@ -429,7 +429,7 @@ async def test_files_that_cannot_be_read_are_refused_as_a_whole(
 ) -> None:
     """Never a 5xx, and nothing of them is kept."""
     answer = await client.post("/faq/new/import", content=content, headers={"content-type": media_type})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     assert (await client.get("/faq/new")).status_code == 404
 
 
@@ -442,7 +442,7 @@ async def test_json_in_another_encoding_is_refused_by_every_route_that_takes_it(
     ).status_code == 200
     for encoding in ("gb18030", "utf-16"):
         answer = await client.post("/faq/shop/entries", content=text.encode(encoding), headers=JSON)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed_json")
+        assert (answer.status_code, answer.json()["code"]) == (400, "malformed_json")
 
 
 @pytest.mark.parametrize(("format_", "read"), [("csv", read_csv), ("jsonl", read_jsonl), ("xlsx", read_xlsx)])
@@ -473,7 +473,7 @@ async def test_an_import_that_cannot_be_embedded_writes_nothing(client: Client) 
     answer = await client.post(
         "/faq/shop/import?on_duplicate=error", content=data, headers={"content-type": XLSX_TYPE}
     )
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "duplicate_entry")
+    assert (answer.status_code, answer.json()["code"]) == (409, "duplicate_entry")
     assert await _ids(client) == ["taken"]
 
 
@@ -527,7 +527,7 @@ async def test_a_snapshot_has_a_name_and_never_a_path(client: Client) -> None:
     """A caller must not choose where the server writes."""
     assert (await client.post("/faq/snapshot", json={"name": "before-import"})).json()["bytes"] > 0
     taken = await client.post("/faq/snapshot", json={"name": "before-import"})
-    assert (taken.status_code, taken.json()["error"]["code"]) == (409, "snapshot_exists")
+    assert (taken.status_code, taken.json()["code"]) == (409, "snapshot_exists")
     for bad in ("../x", "a/b", "", ".", "A", "a\n"):
         assert (await client.post("/faq/snapshot", json={"name": bad})).status_code == 422, bad
     assert (await client.post("/faq/snapshot", json={})).status_code == 200
@@ -537,7 +537,7 @@ async def test_without_an_embedding_model_the_routes_say_why(models_folder: Any)
     """404, as the other routes that nothing is configured for."""
     async with running(tiny_settings(models_folder, embedding_bundle="none")) as client:
         answer = await client.get("/faq")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_model")
+        assert (answer.status_code, answer.json()["code"]) == (404, "no_model")
 
 
 async def test_a_body_that_is_too_large_is_refused_with_the_setting(models_folder: Any) -> None:
@@ -546,7 +546,7 @@ async def test_a_body_that_is_too_large_is_refused_with_the_setting(models_folde
         for path, headers in (("import", CSV), ("entries", JSON)):
             answer = await client.post(f"/faq/shop/{path}", content=b" " * 2000, headers=headers)
             assert answer.status_code == 413
-            assert "CONCHE_LIMITS__MAX_BODY_BYTES" in answer.json()["error"]["message"]
+            assert "CONCHE_LIMITS__MAX_BODY_BYTES" in answer.json()["error"]
 
 
 async def test_a_start_with_a_file_in_another_encoding_is_refused(models_folder: Any, tmp_path: Path) -> None:

@@ -64,4 +64,4 @@ async def test_bad_thresholds_are_refused(client: httpx.AsyncClient, value: str,
 async def test_half_an_emoji_is_refused_with_its_index(client: httpx.AsyncClient) -> None:
     """As for /embed."""
     answer = await client.post("/ner", content=b'{"inputs":["ok","\\ud83d"]}', headers=JSON)
-    assert (answer.status_code, answer.json()["error"]["index"]) == (422, 1)
+    assert (answer.status_code, answer.json()["index"]) == (422, 1)
