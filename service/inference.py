@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Final, Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Manifest
-from model.runtime.engine import Engine, pad_batch
+from model.runtime.engine import PER_TOKEN_OUTPUTS, Engine, pad_batch
 from model.runtime.tagging import LabelScheme, find_entities, softmax
 from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer
 from model.runtime.windows import Window, plan_windows, stitch
@@ -60,7 +60,8 @@ class EmbeddingOptions:
         pooling: how token vectors become one; None = as the bundle says.
         normalize: unit length.
         prompt: put before every text.
-        truncate: cut a text that is too long, from its end, instead of refusing it.
+        truncate: cut a text that is too long, instead of refusing it.
+        truncate_from_start: cut its beginning, behind the prompt, instead of its end.
         dimensions: keep this many leading numbers; with ``normalize``, brought to unit length again.
     """
 
@@ -68,6 +69,7 @@ class EmbeddingOptions:
     normalize: bool = True
     prompt: str = ""
     truncate: bool = False
+    truncate_from_start: bool = False
     dimensions: int | None = None
 
 
@@ -82,6 +84,20 @@ class EmbeddingResult:
     """
 
     vectors: NDArray[np.float32]
+    tokens: list[int]
+    truncated: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEmbeddings:
+    """The vectors of every token of every text.
+
+    Attributes:
+        states: per text, [S, H] float32, finite, not normalised; the last hidden states.
+        tokens, truncated: as of `EmbeddingResult`.
+    """
+
+    states: list[NDArray[np.float32]]
     tokens: list[int]
     truncated: list[int]
 
@@ -186,14 +202,12 @@ class _Model:
         budget: ComputeBudget,
         limits: BatchingLimits | None,
         observer: InferenceObserver | None,
-        per_token: bool,
     ) -> None:
         self.manifest = manifest
         self.tokenizer = tokenizer
         self.observer = observer
         self._engine = engine
         self._budget = budget
-        self._per_token = per_token
         self.limits = limits or BatchingLimits()
         self._texts = Places(self.limits.max_queue_items)  # of these, in tokenisation
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
@@ -330,10 +344,13 @@ class _Model:
         batch = pad_batch([row.input_ids for row in rows], self.tokenizer.pad_token_id)
         # Rows of one batch may want different outputs: the graph is asked once, for all of them.
         outputs = self._engine.run(batch, sorted({row.output for row in rows}))
-        if self._per_token:
+        return [
             # Copied, or each row would keep the padded batch of all in memory.
-            return [outputs[row.output][n, : len(row.input_ids)].copy() for n, row in enumerate(rows)]
-        return [outputs[row.output][n] for n, row in enumerate(rows)]
+            outputs[row.output][n, : len(row.input_ids)].copy()
+            if row.output in PER_TOKEN_OUTPUTS
+            else outputs[row.output][n]
+            for n, row in enumerate(rows)
+        ]
 
 
 class _Served:
@@ -350,8 +367,6 @@ class _Served:
     Raises:
         ValueError: the bundle is for another task.
     """
-
-    _PER_TOKEN: ClassVar[bool]  # the graph's output wanted has a row for each token
 
     def __init__(
         self,
@@ -371,7 +386,6 @@ class _Served:
             budget=budget,
             limits=limits,
             observer=observer,
-            per_token=self._PER_TOKEN,
         )
 
     def _adopt(self, manifest: Manifest) -> None:
@@ -387,6 +401,20 @@ class _Served:
     def manifest(self) -> Manifest:
         """The bundle's manifest."""
         return self._model.manifest
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer."""
+        return self._model.tokenizer
+
+    async def in_tokenizing_thread(
+        self,
+        items: Sequence[Value],
+        work: Callable[[int, Sequence[Value]], list[Other]],
+        sizes: Sequence[int],
+    ) -> list[Other]:
+        """Map ``work(position of the first, items)`` over pieces of ``items``, as `_Model.off_loop` does."""
+        return await self._model.off_loop(items, work, sizes=sizes)
 
     @property
     def batcher(self) -> DynamicBatcher[_Row, NDArray[np.float32]]:
@@ -424,8 +452,6 @@ class _Served:
 class Embedder(_Served):
     """Texts to vectors, by an embedding bundle."""
 
-    _PER_TOKEN = False
-
     def _adopt(self, manifest: Manifest) -> None:
         if manifest.task != "embedding" or manifest.pooling is None or manifest.dimensions is None:
             raise ValueError(f"{manifest.name} is no embedding bundle")
@@ -459,6 +485,38 @@ class Embedder(_Served):
             empty = np.empty((0, options.dimensions or self._dimensions), dtype=np.float32)
             return EmbeddingResult(empty, [], [])
 
+        tokenized = await self._read(texts, options, param)
+        pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized])
+        finished = await self._finish(pooled, options)
+        return EmbeddingResult(finished, *self._accounts(tokenized))
+
+    async def embed_tokens(
+        self, texts: Sequence[str], options: EmbeddingOptions, *, param: str = "inputs"
+    ) -> TokenEmbeddings:
+        """Give the vector of each token of each text, special tokens and those of the prompt included.
+
+        Args:
+            texts: any number, any length.
+            options: ``prompt`` and ``truncate`` are followed; the others are about one vector a text.
+            param: the request field that holds them, for error messages.
+
+        Raises:
+            as `embed`.
+        """
+        if not texts:
+            return TokenEmbeddings([], [], [])
+        tokenized = await self._read(texts, options, param)
+        states = await self._model.run([_Row(text.input_ids, "last_hidden_state") for text in tokenized])
+        for index, state in enumerate(states):
+            if not np.isfinite(state).all():
+                raise InferenceError(
+                    f"the model gave no usable vectors for item {index}: not finite", index=index
+                )
+        return TokenEmbeddings(states, *self._accounts(tokenized))
+
+    async def _read(self, texts: Sequence[str], options: EmbeddingOptions, param: str) -> list[TokenizedText]:
+        """Tokenise; refuse, or cut, what is too long."""
+
         def prepare(index: int, _: str, tokenized: TokenizedText) -> TokenizedText:
             if not (tokenized.offsets[:, 1] > tokenized.offsets[:, 0]).any():
                 raise EmptyInputError(
@@ -467,7 +525,9 @@ class Embedder(_Served):
             if len(tokenized) <= self._max_tokens:
                 return tokenized
             if options.truncate:
-                return self._model.tokenizer.truncate(tokenized, self._max_tokens)
+                return self._model.tokenizer.truncate(
+                    tokenized, self._max_tokens, from_start=options.truncate_from_start
+                )
             raise InputTooLongError(
                 f"{param}[{index}] has {len(tokenized)} tokens, prompt and special tokens included, and "
                 f'{self.model_id} reads {self._max_tokens}; shorten it, or send "truncate": true to have the '
@@ -479,13 +539,13 @@ class Embedder(_Served):
                 param=param,
             )
 
-        tokenized = await self._model.tokenize(texts, prompt=options.prompt, param=param, prepare=prepare)
-        pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized])
-        finished = await self._finish(pooled, options)
-        tokens = [len(text) for text in tokenized]
+        return await self._model.tokenize(texts, prompt=options.prompt, param=param, prepare=prepare)
+
+    def _accounts(self, tokenized: Sequence[TokenizedText]) -> tuple[list[int], list[int]]:
+        """Tokens read and tokens cut, per text; the observer is told."""
         truncated = [text.truncated_tokens for text in tokenized]
-        self._model.note(texts=len(texts), truncated=sum(1 for cut in truncated if cut > 0))
-        return EmbeddingResult(finished, tokens, truncated)
+        self._model.note(texts=len(tokenized), truncated=sum(1 for cut in truncated if cut > 0))
+        return [len(text) for text in tokenized], truncated
 
     async def _finish(
         self, pooled: list[NDArray[np.float32]], options: EmbeddingOptions
@@ -537,8 +597,6 @@ def finish_vectors(
 
 class EntityTagger(_Served):
     """Texts of any length to named entities, by a token-classification bundle."""
-
-    _PER_TOKEN = True
 
     def _adopt(self, manifest: Manifest) -> None:
         if manifest.task != "token-classification":

@@ -27,6 +27,8 @@ OUTPUT_NAMES = {
     ),
     "token-classification": ("logits",),
 }
+PER_TOKEN_OUTPUTS = frozenset({"last_hidden_state", "logits"})
+"""Those with a row for each token; of the others each text has one."""
 _WEIGHTS_SUFFIX = ".safetensors"
 
 

@@ -36,6 +36,22 @@ class NotTextError(ValueError):
         self.character = character
 
 
+class UnknownIdError(ValueError):
+    """An id that no token of the vocabulary has.
+
+    Attributes:
+        index: of the sequence, from 0.
+        position: of the id in it.
+    """
+
+    def __init__(self, index: int, position: int, vocab_size: int) -> None:
+        super().__init__(
+            f"sequence {index} holds at {position} an id that no token has; ids end at {vocab_size - 1}"
+        )
+        self.index = index
+        self.position = position
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
     """One text as tokens; S tokens, special ones included.
@@ -80,6 +96,7 @@ class Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         _read_special_tokens_as_text(tokenizer)
+        self._vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._tokenizer = tokenizer
 
     @classmethod
@@ -92,7 +109,7 @@ class Tokenizer:
         """
         loaded = cls.from_file(bundle.file(TOKENIZER_NAME))
         vocab_size = bundle.manifest.architecture.vocab_size
-        highest_id = max(loaded._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)  # noqa: SLF001 - of its own class
+        highest_id = loaded.vocab_size - 1
         if highest_id >= vocab_size:
             raise BundleError(
                 "tokenizer",
@@ -141,12 +158,46 @@ class Tokenizer:
             for encoding, text in zip(encodings, texts, strict=True)
         ]
 
-    def truncate(self, tokenized: TokenizedText, max_tokens: int) -> TokenizedText:
-        """Cut to ``max_tokens``, from the end of the text; the closing special tokens stay.
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it; some ids may have no token."""
+        return self._vocab_size
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[tokenizers.Encoding]:
+        """Tokenise each text whole, and give back what the library says of it, offsets unaltered.
+
+        Raises:
+            NotTextError: a text holds half of a surrogate pair.
+        """
+        for index, text in enumerate(texts):
+            _check_encodable(text, index)
+        return self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+
+    def decode_batch(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
+        """Turn ids into text, as the tokenizer's own decoder puts the pieces together.
+
+        Raises:
+            UnknownIdError: an id that no token has.
+        """
+        for index, sequence in enumerate(ids):
+            for position, token_id in enumerate(sequence):
+                if not 0 <= token_id < self._vocab_size or self._tokenizer.id_to_token(token_id) is None:
+                    raise UnknownIdError(index, position, self._vocab_size)
+        return self._tokenizer.decode_batch(
+            [list(sequence) for sequence in ids], skip_special_tokens=skip_special_tokens
+        )
+
+    def truncate(
+        self, tokenized: TokenizedText, max_tokens: int, *, from_start: bool = False
+    ) -> TokenizedText:
+        """Cut to ``max_tokens``; special tokens stay, and so does a prefix.
 
         Args:
             tokenized: any tokenised text; returned as it is if short enough.
             max_tokens: special tokens included.
+            from_start: cut the beginning of the text instead of its end.
 
         Raises:
             ValueError: no room for one token between the special ones.
@@ -159,7 +210,15 @@ class Tokenizer:
             raise ValueError(
                 f"max_tokens {max_tokens} leaves no room beside {tokenized.special.sum()} special tokens"
             )
-        keep = np.r_[0 : last - excess, last : len(tokenized)]
+        if from_start:
+            # A prefix's tokens have no extent in the caller's text.
+            extents = tokenized.offsets[first:last, 1] > tokenized.offsets[first:last, 0]
+            own = first + int(np.argmax(extents)) if extents.any() else first
+            if own + excess >= last:
+                raise ValueError(f"max_tokens {max_tokens} leaves no room beside the prefix")
+            keep = np.r_[0:own, own + excess : len(tokenized)]
+        else:
+            keep = np.r_[0 : last - excess, last : len(tokenized)]
         return TokenizedText(
             input_ids=tokenized.input_ids[keep],
             offsets=tokenized.offsets[keep],
