@@ -6,13 +6,12 @@ collections are swept afterwards, a batch at a time, so that no writer waits lon
 """
 
 import hashlib
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from service.errors import (
 )
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
+from service.faq.entry_bodies import body_of, entry_of
 from service.faq.sqlite_file import SqliteFile
 from service.faq.store import (
     Changes,
@@ -165,7 +165,7 @@ class SqliteFaqStore:
         check_write(write)
         # Outside the transaction: others wait only while rows are written.
         needed = {entry.id: _hashes(entry) for entry in write.upserts}
-        bodies = {entry.id: _body(entry) for entry in write.upserts}
+        bodies = {entry.id: body_of(entry) for entry in write.upserts}
         wanted = {digest: text for hashes in needed.values() for digest, text in hashes.items()}
         if wanted and not (fingerprint and model_id):
             raise ValueError("entries with texts are written with their model's fingerprint and id")
@@ -209,7 +209,7 @@ class SqliteFaqStore:
                     "SELECT body FROM entries WHERE collection_id = ? AND id = ?", (collection.id, identifier)
                 ).fetchone()
                 if row:
-                    found[identifier] = _entry(identifier, row[0])
+                    found[identifier] = entry_of(identifier, row[0])
         return found
 
     def page(
@@ -264,7 +264,7 @@ class SqliteFaqStore:
                 entries = tuple(entry for _, entry in _in_order(db, collection.id, 0))
             else:
                 entries = tuple(
-                    _entry(identifier, body)
+                    entry_of(identifier, body)
                     for identifier, body in db.execute(
                         "SELECT id, body FROM entries WHERE collection_id = ? AND revision > ? "
                         "ORDER BY sequence",
@@ -566,7 +566,7 @@ def _check_unchanged(db: sqlite3.Connection, collection: _Collection, write: Wri
         row = db.execute(
             "SELECT body FROM entries WHERE collection_id = ? AND id = ?", (collection.id, entry.id)
         ).fetchone()
-        if row is None or row[0] != _body(entry):
+        if row is None or row[0] != body_of(entry):
             raise EntryChangedError("an entry was changed or deleted meanwhile; read it again", param="id")
 
 
@@ -660,7 +660,7 @@ def _texts_missing(db: sqlite3.Connection, collection_id: int, generation: int) 
         "WHERE v.collection_id = t.collection_id AND v.generation = ? AND v.sha256 = t.sha256) LIMIT ?",
         (collection_id, generation, _TEXTS_REPORTED),
     ).fetchall()
-    texts = {digest: _hashes(_entry(identifier, body))[digest] for digest, identifier, body in rows}
+    texts = {digest: _hashes(entry_of(identifier, body))[digest] for digest, identifier, body in rows}
     return list(texts.values())
 
 
@@ -742,7 +742,7 @@ def _in_order(db: sqlite3.Connection, collection_id: int, start: int) -> Iterato
     )
     while rows := cursor.fetchmany(_ROWS_A_READ):
         for sequence, identifier, body in rows:
-            yield sequence, _entry(identifier, body)
+            yield sequence, entry_of(identifier, body)
 
 
 def _sequence(cursor: str | None) -> int:
@@ -800,19 +800,3 @@ def _hashes(entry: FaqEntry) -> dict[bytes, str]:
 
 def _sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-_TUPLES: Final = ("alternates", "tags")
-
-
-def _body(entry: FaqEntry) -> str:
-    # The standard library's writer: metadata may hold whole numbers of any size.
-    return json.dumps(entry.model_dump(exclude={"id"}), ensure_ascii=False, separators=(",", ":"))
-
-
-def _entry(identifier: str, body: str) -> FaqEntry:
-    fields: dict[str, Any] = json.loads(body)
-    for name in _TUPLES:
-        fields[name] = tuple(fields[name])
-    # Not validated again: that was done before it was written, and takes ten times as long as reading.
-    return FaqEntry.model_construct(id=identifier, **fields)
