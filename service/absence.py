@@ -1,4 +1,4 @@
-"""Errors of a route that has no model. Beside ``errors`` because only the lifespan knows of such routes."""
+"""Errors of a route that lacks what it needs; beside ``errors``: only the lifespan knows of such routes."""
 
 from service.errors import NotFoundError, UnavailableError
 
@@ -13,3 +13,15 @@ class ModelFailedError(UnavailableError):
     """A bundle is configured for this route, but did not pass its checks."""
 
     code = "no_model"
+
+
+class NoFaqError(NotFoundError):
+    """The service is configured without a FAQ."""
+
+    code = "no_faq"
+
+
+class FaqFailedError(UnavailableError):
+    """The FAQ's store or file could not be used when the service started; its log says why."""
+
+    code = "faq_unavailable"

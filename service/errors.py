@@ -18,7 +18,9 @@ ServiceError
 ├── PayloadTooLargeError    the body, in bytes
 ├── OverloadedError         try again after ``retry_after_s``
 ├── UnavailableError        starting, stopping, or a worker has gone
-├── StorageError            entries cannot be read or written: disk full, file damaged or not ours
+├── StorageError            entries cannot be read or written: file damaged or not ours, disk failing
+│   ├── StorageFullError     there is no room for what is to be written
+│   └── ReadOnlyStoreError   entries can be read, and nothing can be written
 └── InferenceError          the model failed; the cause is logged, never sent
 
 ``code`` is stable: clients, dashboards and metric labels may rely on it. ``message`` is for people and may
@@ -210,9 +212,21 @@ class UnavailableError(ServiceError):
 
 
 class StorageError(ServiceError):
-    """Entries cannot be read or written: the disk is full, or the file is damaged or not ours."""
+    """Entries cannot be read or written: the disk fails, or the file is damaged or not ours."""
 
     code = "storage_failed"
+
+
+class StorageFullError(StorageError):
+    """There is no room on the disk for what is to be written; what is there stays, and can be read."""
+
+    code = "storage_full"
+
+
+class ReadOnlyStoreError(StorageError):
+    """The FAQ is served from a read-only place: it can be searched, and nothing can be written."""
+
+    code = "storage_read_only"
 
 
 class InferenceError(ServiceError):

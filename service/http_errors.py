@@ -22,7 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from service.absence import ModelFailedError, NoModelError
+from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.admission import TooManyCharactersError
 from service.errors import (
     ConflictError,
@@ -33,8 +33,10 @@ from service.errors import (
     NotFoundError,
     OverloadedError,
     PayloadTooLargeError,
+    ReadOnlyStoreError,
     ServiceError,
     StorageError,
+    StorageFullError,
     TooManyInputsError,
     UnavailableError,
 )
@@ -82,6 +84,8 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     OverloadedError: HTTPStatus.TOO_MANY_REQUESTS,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    StorageFullError: HTTPStatus.INSUFFICIENT_STORAGE,
+    ReadOnlyStoreError: HTTPStatus.FORBIDDEN,
     InferenceError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -102,6 +106,10 @@ TEXT_ERRORS: tuple[type[ServiceError], ...] = (
     RequestTimeoutError,
     InferenceError,
 )
+
+# What every route of the FAQ may answer, those that only read; and those that write, besides.
+FAQ_ERRORS: tuple[type[ServiceError], ...] = (NoFaqError, FaqFailedError, StorageError, *TEXT_ERRORS)
+FAQ_WRITE_ERRORS: tuple[type[ServiceError], ...] = (StorageFullError, ReadOnlyStoreError, *FAQ_ERRORS)
 
 
 class ErrorBody(BaseModel):

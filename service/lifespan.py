@@ -15,9 +15,9 @@ from model.runtime.engine import Engine, OnnxRuntimeEngine
 from model.runtime.golden import check_golden
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
-from service.absence import ModelFailedError, NoModelError
+from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.batching import BatchingLimits
-from service.errors import ServiceError
+from service.errors import ServiceError, UnavailableError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
@@ -44,12 +44,17 @@ class Absence:
     """Why a route cannot be served.
 
     Attributes:
-        reason: for operators and callers.
-        failed: something configured did not pass its checks; False if nothing was configured.
+        reason: for callers: no paths of this machine, which are in the log.
+        kind: of the error that a request gets.
     """
 
     reason: str
-    failed: bool = False
+    kind: type[ServiceError] = NoModelError
+
+    @property
+    def failed(self) -> bool:
+        """Whether something configured did not pass its checks; False if nothing was configured."""
+        return issubclass(self.kind, UnavailableError)
 
 
 @dataclass(slots=True)
@@ -88,10 +93,9 @@ class Services:
         return reasons
 
     def absence(self, route: str) -> ServiceError:
-        """The error that a request to ``route`` gets: 503 if its bundle failed, 404 if it has none."""
+        """The error that a request to ``route`` gets: 503 if what it needs failed, 404 if it has none."""
         absence = self.absences.get(route, Absence("not configured"))
-        message = f"{route} is not available: {absence.reason}"
-        return ModelFailedError(message) if absence.failed else NoModelError(message)
+        return absence.kind(f"{route} is not available: {absence.reason}")
 
 
 @asynccontextmanager
@@ -158,17 +162,19 @@ class _Opener:
         """The model that ``setting`` names, running; None if there is none."""
         name: str = getattr(self.settings, setting)
         if name == OFF:
-            self._off(route, f"CONCHE_{setting.upper()}")
+            self._off(route, f"CONCHE_{setting.upper()}", NoModelError)
             return None
         path = self.settings.bundle_path(name)
         if setting not in self.settings.model_fields_set and not path.exists():
             # Nobody asked for it by name: serve with what there is.
-            self._absent(route, f"there is no bundle {name} in {self.settings.models_path()}")
+            reason = f"there is no bundle {name} in {self.settings.models_path()}"
+            logger.warning("%s is not available: %s", route, reason)
+            self.services.absences[route] = Absence(self._without_folders(reason))
             return None
         try:
             bundle, tokenizer, engine = await asyncio.to_thread(_load, path, self.services.threads)
         except BundleError as error:
-            self._failed(route, f"bundle {name} is refused, check {error}")
+            self._failed(route, f"bundle {name} is refused, check {error}", ModelFailedError)
             return None
         self.stack.callback(engine.close)
         observer = self.metrics.observe_model(bundle.manifest)
@@ -182,7 +188,7 @@ class _Opener:
                 observer=observer,
             )
         except ValueError as error:
-            self._failed(route, f"CONCHE_{setting.upper()}: {error}")
+            self._failed(route, f"CONCHE_{setting.upper()}: {error}", ModelFailedError)
             return None
         return await self.stack.enter_async_context(model)
 
@@ -190,12 +196,12 @@ class _Opener:
         """The FAQ: its store open, its model measured, its file brought in, its indexes built."""
         route = "/search"
         if self.settings.faq_store == OFF:
-            self._off(route, "CONCHE_FAQ_STORE")
+            self._off(route, "CONCHE_FAQ_STORE", NoFaqError)
             return None
         if self.services.embedder is None:
             reason = self.services.absences["/embed"]
             self.services.absences[route] = Absence(
-                f"it needs the embedding model; {reason.reason}", reason.failed
+                f"it needs the embedding model; {reason.reason}", reason.kind
             )
             return None
         try:
@@ -256,18 +262,25 @@ class _Opener:
             reasons = " and ".join(self.services.absences[route].reason for route in ("/embed", "/ner"))
             raise StartupError(f"no model to serve: {reasons}; CONCHE_MODELS_DIR says where bundles lie")
 
-    def _off(self, route: str, variable: str) -> None:
-        self.services.absences[route] = Absence(f"{variable} is {OFF}")
+    def _off(self, route: str, variable: str, kind: type[ServiceError]) -> None:
+        self.services.absences[route] = Absence(f"{variable} is {OFF}", kind)
 
-    def _absent(self, route: str, reason: str) -> None:
-        logger.warning("%s is not available: %s", route, reason)
-        self.services.absences[route] = Absence(reason)
-
-    def _failed(self, route: str, reason: str) -> None:
+    def _failed(self, route: str, reason: str, kind: type[ServiceError] = FaqFailedError) -> None:
         if self.settings.on_bundle_error == "exit":
             raise StartupError(f"{route}: {reason}")
         logger.error("%s is not available: %s", route, reason)
-        self.services.absences[route] = Absence(reason, failed=True)
+        self.services.absences[route] = Absence(self._without_folders(reason), kind)
+
+    def _without_folders(self, reason: str) -> str:
+        """What callers are told: files by their names, not where they lie on this machine."""
+        settings = self.settings
+        folders = [settings.models_path(), settings.data_path(), self.faq_folder]
+        named = (settings.embedding_bundle, settings.ner_bundle, settings.faq_file)
+        folders += [Path(name).expanduser().parent for name in named if "/" in name]
+        forms = {str(form) for folder in folders for form in (folder, folder.absolute(), folder.resolve())}
+        for form in sorted(forms - {".", "/"}, key=len, reverse=True):
+            reason = reason.replace(f"{form}/", "").replace(form, Path(form).name)
+        return reason
 
 
 def _load(path: Path, threads: int) -> tuple[Bundle, Tokenizer, Engine]:

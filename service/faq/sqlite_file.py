@@ -4,7 +4,9 @@ Durable: a write-ahead log that is flushed to the disk with every commit (``sync
 wait for a writer and see the state of one moment. Writers, of any process, take turns.
 """
 
+import errno
 import hashlib
+import logging
 import os
 import sqlite3
 import threading
@@ -15,7 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from service.errors import ServiceError, StorageError, UnavailableError
+from service.errors import (
+    ReadOnlyStoreError,
+    ServiceError,
+    StorageError,
+    StorageFullError,
+    UnavailableError,
+)
+
+logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x436F4651  # "CoFQ", in the file's header: tells our files from other people's
 SCHEMA_VERSION: Final = 1
@@ -109,12 +119,16 @@ _SCHEMA: Final = (
 class SqliteFile:
     """One connection a thread, transactions, and errors of ours.
 
+    Attributes:
+        path: of the file.
+        read_only: the file or its folder cannot be written: what is there is read, and stays as it is.
+
     Args:
         path: made, with its folders, if it is not there.
         busy_timeout_s: how long a writer waits for those of other processes.
 
     Raises:
-        StorageError: the file is damaged, not ours, of a newer Conche, or cannot be opened.
+        StorageError: the file is empty, damaged, not ours, of a newer Conche, or cannot be opened.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = 30.0) -> None:
@@ -123,6 +137,7 @@ class SqliteFile:
                 f"SQLite {sqlite3.sqlite_version} is older than 3.37, which the FAQ store needs"
             )
         self.path = path
+        self.read_only = False
         self._busy_timeout_s = busy_timeout_s
         self._local = threading.local()
         self._connections: list[tuple[threading.Thread, sqlite3.Connection]] = []
@@ -136,9 +151,13 @@ class SqliteFile:
         except OSError as error:
             raise StorageError(f"FAQ store {path} cannot be made: {error.strerror}") from error
         try:
-            _check_header(path)
-            with _ours(f"FAQ store {path}"), self._lent() as db:
-                self._prepare(db)
+            self.read_only = _is_read_only(path)
+            with _ours(f"FAQ store {path}"):
+                if not path.exists():
+                    _make(path)
+                _check_header(path)
+                with self._lent() as db:
+                    self._prepare(db)
         except BaseException:
             self.close()
             raise
@@ -155,7 +174,13 @@ class SqliteFile:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that nobody else writes beside; on the disk when it ends, undone by an exception."""
+        """A transaction that nobody else writes beside; on the disk when it ends, undone by an exception.
+
+        Raises:
+            ReadOnlyStoreError: the file is read only.
+        """
+        if self.read_only:
+            raise ReadOnlyStoreError("the FAQ is kept in a read-only place; it can be searched, not changed")
         with _ours("the FAQ store"), self._lent() as db, self._write_lock, _transaction(db):
             yield db
 
@@ -180,16 +205,17 @@ class SqliteFile:
             StorageError: ``target`` is there already or cannot be written.
         """
         if target.exists():
-            raise StorageError(f"snapshot {target} is there already; give another name or remove it")
+            raise StorageError(f"snapshot {target.name} is there already; give another name or remove it")
         partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.partial")
         try:
-            with _ours(f"snapshot {target}"), self._lent() as source:
+            with _ours(f"snapshot {target.name}"), self._lent() as source:
                 _copy(source, partial)
             _flush(partial)
             partial.replace(target)
             _flush(target.parent)
         except OSError as error:
-            raise StorageError(f"snapshot {target} cannot be written: {error.strerror}") from error
+            kind = StorageFullError if error.errno in {errno.ENOSPC, errno.EDQUOT} else StorageError
+            raise kind(f"snapshot {target.name} cannot be written: {error.strerror}") from error
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
@@ -219,7 +245,9 @@ class SqliteFile:
             StorageError: it is damaged, or not ours.
         """
         what = f"snapshot {path}"
-        _check_header(path, must_exist=True)
+        if not path.exists():
+            raise StorageError(f"{path} does not exist")
+        _check_header(path)
         with _ours(what):
             db = _connect(path, 5.0)
             try:
@@ -253,29 +281,26 @@ class SqliteFile:
                 self._idle.notify_all()
 
     def _connect(self) -> sqlite3.Connection:
-        db = _connect(self.path, self._busy_timeout_s)
+        db = _connect(self.path, self._busy_timeout_s, read_only=self.read_only)
         with self._idle:
             for pair in [pair for pair in self._connections if not pair[0].is_alive()]:
                 self._connections.remove(pair)
                 pair[1].close()
             self._connections.append((threading.current_thread(), db))
+        if self.read_only:
+            return db
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_KEPT}")
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Make the schema in an empty file; otherwise see whose file it is and whether it is whole."""
-        if _is_empty(db):
-            db.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
-            self._switch_to_log(db)
-            with _transaction(db):
-                if _is_empty(db):  # still: another process may have been faster
-                    for statement in _SCHEMA:
-                        db.execute(statement)
+        """See whose file it is and whether it is whole; a snapshot is taken into use."""
         _check_kind(db, self.path)
         _check_tables(db, self.path)
         _check_pages(db, self.path, "quick_check")
+        if self.read_only:
+            return
         self._switch_to_log(db)
         if db.execute("SELECT 1 FROM snapshot").fetchone():
             with _transaction(db):
@@ -299,8 +324,13 @@ class SqliteFile:
             return
 
 
-def _connect(path: Path, timeout_s: float) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+def _connect(path: Path, timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
+    place = path.absolute().as_uri()
+    if read_only:
+        # A log beside the file may belong to a live writer elsewhere, whom SQLite then follows. Without one
+        # it would have to make one, which is not possible here, unless told that nobody writes.
+        place += "?mode=ro" if _log(path).exists() else "?immutable=1"
+    db = sqlite3.connect(place, timeout=timeout_s, isolation_level=None, check_same_thread=False, uri=True)
     db.execute("PRAGMA temp_store = MEMORY")
     # Some builds overwrite what is deleted with zeros, which makes dropping vectors as slow as writing them.
     db.execute("PRAGMA secure_delete = OFF")
@@ -336,14 +366,10 @@ def _translated(error: sqlite3.DatabaseError, what: str) -> ServiceError | None:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return _damaged(what, str(error))
         case sqlite3.SQLITE_FULL:
-            return StorageError(f"{what}: the disk is full")
-        case (
-            sqlite3.SQLITE_IOERR
-            | sqlite3.SQLITE_CANTOPEN
-            | sqlite3.SQLITE_READONLY
-            | sqlite3.SQLITE_PERM
-            | sqlite3.SQLITE_AUTH
-        ):
+            return StorageFullError(f"{what}: there is no room on the disk; nothing was written")
+        case sqlite3.SQLITE_READONLY:
+            return ReadOnlyStoreError(f"{what} cannot be written: {error}")
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return StorageError(f"{what} cannot be read or written: {error}")
     return None
 
@@ -356,27 +382,70 @@ def _damaged(what: str, finding: str) -> StorageError:
     return StorageError(f"{what} is damaged ({finding}); move it away and restore a snapshot")
 
 
-def _check_header(path: Path, *, must_exist: bool = False) -> None:
-    """Refuse what is no SQLite file before SQLite touches it; nothing and an empty file may become one."""
+def _is_read_only(path: Path) -> bool:
+    """Whether what is there can only be read; refuse a place where nothing is and nothing can be made."""
+    if os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK)):
+        return False
+    if not path.exists():
+        raise StorageError(f"FAQ store {path} cannot be made: its folder is read-only")
+    logger.warning(
+        "FAQ store %s is read-only: it can be searched, not changed; nothing may write it meanwhile", path
+    )
+    return True
+
+
+def _log(path: Path) -> Path:
+    """SQLite's log of writes that are not in the file yet."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def _make(path: Path) -> None:
+    """Make a store beside its place and move it there whole, unless another process is faster.
+
+    So an empty file is never one that is just being made.
+    """
+    if _log(path).exists():
+        raise StorageError(
+            f"FAQ store {path} is gone, and {_log(path).name} still there; restore a snapshot, or remove "
+            "that file to begin anew"
+        )
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+    try:
+        db = _connect(partial, 0.0)
+        try:
+            db.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+            with _transaction(db):
+                for statement in _SCHEMA:
+                    db.execute(statement)
+        finally:
+            db.close()
+        try:
+            os.link(partial, path)  # fails where a file is, unlike renaming
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            partial.rename(path)
+        _flush(path.parent)
+    except OSError as error:
+        raise StorageError(f"FAQ store {path} cannot be made: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is no SQLite file before SQLite touches it."""
     try:
         with path.open("rb") as file:
             header = file.read(len(_HEADER))
-    except FileNotFoundError:
-        if must_exist:
-            raise StorageError(f"{path} does not exist") from None
-        return
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    if header != _HEADER and (header or must_exist):
+    if not header:
+        raise StorageError(
+            f"{path} is damaged: it has no content, as a copy that failed leaves it; restore a snapshot, or "
+            "remove the file to begin anew"
+        )
+    if header != _HEADER:
         raise StorageError(f"{path} is not a FAQ store: not a SQLite file")
-
-
-def _is_empty(db: sqlite3.Connection) -> bool:
-    return (
-        _application_id(db) == 0
-        and _version(db) == 0
-        and db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
-    )
 
 
 def _application_id(db: sqlite3.Connection) -> int:

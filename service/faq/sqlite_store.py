@@ -23,6 +23,7 @@ from service.errors import (
     EntryChangedError,
     InvalidInputError,
     StorageError,
+    StorageFullError,
     UnavailableError,
 )
 from service.faq.embedded_texts import texts_to_embed
@@ -79,11 +80,12 @@ class SqliteFaqStore:
     """`service.faq.store.FaqStore` in one file.
 
     Args:
-        path: made, with its folders, if it is not there.
+        path: made, with its folders, if it is not there. If it or its folder cannot be written, it is read,
+            and every write raises `ReadOnlyStoreError`.
         busy_timeout_s: how long a writer waits for those of other processes.
 
     Raises:
-        StorageError: the file is damaged, not ours, of a newer Conche, or cannot be opened.
+        StorageError: the file is empty, damaged, not ours, of a newer Conche, or cannot be opened.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = 30.0) -> None:
@@ -399,6 +401,8 @@ class SqliteFaqStore:
 
     def _sweep(self) -> None:
         """Remove the vectors of retired generations and the rows of dropped collections, bit by bit."""
+        if self._file.read_only:
+            return
         while True:
             with self._file.single() as db:
                 if not _to_sweep(db):
@@ -411,7 +415,7 @@ class SqliteFaqStore:
                 if not rows:
                     with self._file.writing() as db:
                         _sweep_rest(db)
-            except UnavailableError:
+            except (UnavailableError, StorageFullError):
                 return  # what called for the sweep is done; the next one finds the rest
 
 

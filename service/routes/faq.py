@@ -16,7 +16,6 @@ from service.errors import (
     InvalidFilterError,
     ModelMismatchError,
     ServiceError,
-    StorageError,
     UnknownCollectionError,
     UnknownEntryError,
 )
@@ -61,7 +60,7 @@ from service.faq_schemas import (
     entry_in_its_place,
     filter_of_query,
 )
-from service.http_errors import TEXT_ERRORS, UnsupportedMediaTypeError, documented
+from service.http_errors import FAQ_ERRORS, FAQ_WRITE_ERRORS, UnsupportedMediaTypeError, documented
 from service.json_body import StrictJsonRoute
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["faq"])
@@ -85,28 +84,30 @@ OnDuplicateQuery = Annotated[OnDuplicate, Query(description=ON_DUPLICATE_MEANING
 # A whole collection at once: one reading of the store is the state of one moment, several are not.
 _ALL = 2**31 - 1
 
-READ = documented(UnknownCollectionError, StorageError, *TEXT_ERRORS)
-READ_ENTRY = documented(UnknownCollectionError, UnknownEntryError, StorageError, *TEXT_ERRORS)
-LISTED = documented(UnknownCollectionError, InvalidFilterError, StorageError, *TEXT_ERRORS)
+READ = documented(UnknownCollectionError, *FAQ_ERRORS)
+READ_ENTRY = documented(UnknownCollectionError, UnknownEntryError, *FAQ_ERRORS)
+LISTED = documented(UnknownCollectionError, InvalidFilterError, *FAQ_ERRORS)
+REMOVED = documented(UnknownCollectionError, *FAQ_WRITE_ERRORS)
+REMOVED_ENTRY = documented(UnknownCollectionError, UnknownEntryError, *FAQ_WRITE_ERRORS)
+REMOVED_LISTED = documented(UnknownCollectionError, InvalidFilterError, EntryChangedError, *FAQ_WRITE_ERRORS)
 _WRITE_ERRORS: tuple[type[ServiceError], ...] = (
     DuplicateEntryError,
     EntryChangedError,
     ModelMismatchError,
-    StorageError,
-    *TEXT_ERRORS,
+    *FAQ_WRITE_ERRORS,
 )
 WRITTEN = documented(*_WRITE_ERRORS)
 CHANGED = documented(UnknownCollectionError, UnknownEntryError, *_WRITE_ERRORS)
 IMPORTED = documented(FaqFileError, BadLinesError, *_WRITE_ERRORS)
 
 
-@router.get("/faq", response_model=CollectionsResponse, responses=documented(StorageError, *TEXT_ERRORS))
+@router.get("/faq", response_model=CollectionsResponse, responses=documented(*FAQ_ERRORS))
 async def list_collections(catalogue: CatalogueDep) -> CollectionsResponse:
     """List the collections."""
     return CollectionsResponse(collections=[_collection(info) for info in await catalogue.collections()])
 
 
-@router.put("/faq/{collection}", responses=documented(StorageError, *TEXT_ERRORS))
+@router.put("/faq/{collection}", responses=documented(*FAQ_WRITE_ERRORS))
 async def put_collection(
     collection: Collection,
     body: Annotated[CollectionRequest, Body(openapi_examples=COLLECTION_EXAMPLES)],
@@ -126,7 +127,7 @@ async def get_collection(collection: Collection, catalogue: CatalogueDep) -> Col
     return _collection(await catalogue.info(collection))
 
 
-@router.delete("/faq/{collection}", responses=READ)
+@router.delete("/faq/{collection}", responses=REMOVED)
 async def delete_collection(collection: Collection, catalogue: CatalogueDep) -> DeletedResponse:
     """Remove a collection with all of its entries."""
     entries = (await catalogue.info(collection)).entries
@@ -191,14 +192,14 @@ async def patch_entry(
     return _json(_entry(await catalogue.patch(collection, entry_id, body.changes())))
 
 
-@router.delete("/faq/{collection}/entries/{entry_id:path}", responses=READ_ENTRY)
+@router.delete("/faq/{collection}/entries/{entry_id:path}", responses=REMOVED_ENTRY)
 async def delete_entry(collection: Collection, entry_id: EntryId, catalogue: CatalogueDep) -> DeletedResponse:
     """Delete an entry; no search finds it from now on."""
     await catalogue.get(collection, entry_id)  # says so if it is not there
     return DeletedResponse(deleted=await catalogue.delete(collection, ids=[entry_id]))
 
 
-@router.post("/faq/{collection}/delete", responses=LISTED)
+@router.post("/faq/{collection}/delete", responses=REMOVED_LISTED)
 async def delete_entries(
     collection: Collection,
     body: Annotated[DeleteRequest, Body(openapi_examples=DELETE_EXAMPLES)],
@@ -285,9 +286,7 @@ async def export_file(
 @router.post(
     "/faq/{collection}/evaluate",
     response_model=dict[str, Any],
-    responses=documented(
-        UnknownCollectionError, ModelMismatchError, StorageError, InputTooLongError, *TEXT_ERRORS
-    ),
+    responses=documented(UnknownCollectionError, ModelMismatchError, InputTooLongError, *FAQ_ERRORS),
 )
 async def evaluate(
     collection: Collection,
@@ -320,7 +319,7 @@ async def evaluate(
 @router.post(
     "/faq/{collection}/reindex",
     status_code=202,
-    responses=documented(UnknownCollectionError, StorageError, ConflictError, *TEXT_ERRORS),
+    responses=documented(UnknownCollectionError, ConflictError, *FAQ_WRITE_ERRORS),
 )
 async def start_reindex(collection: Collection, catalogue: CatalogueDep) -> ReindexResponse:
     """Begin to embed a collection anew with the server's model, in the background.
@@ -340,7 +339,7 @@ async def get_reindex(collection: Collection, catalogue: CatalogueDep) -> Reinde
     return _reindex(catalogue, collection)
 
 
-@router.post("/faq/snapshot", responses=documented(SnapshotExistsError, StorageError, *TEXT_ERRORS))
+@router.post("/faq/snapshot", responses=documented(SnapshotExistsError, *FAQ_WRITE_ERRORS))
 async def snapshot(
     body: Annotated[SnapshotRequest, Body(openapi_examples=SNAPSHOT_EXAMPLES)],
     catalogue: CatalogueDep,

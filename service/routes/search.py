@@ -10,11 +10,10 @@ from service.errors import (
     InputTooLongError,
     InvalidFilterError,
     ModelMismatchError,
-    StorageError,
     UnknownCollectionError,
 )
 from service.faq.catalogue import FoundHit
-from service.http_errors import TEXT_ERRORS, documented
+from service.http_errors import FAQ_ERRORS, documented
 from service.json_body import StrictJsonRoute
 from service.response_headers import documented_headers
 from service.result_json import encode_results
@@ -27,7 +26,7 @@ SEARCH_ERRORS = (
     InvalidFilterError,
     UnknownCollectionError,
     ModelMismatchError,
-    StorageError,
+    *FAQ_ERRORS,
 )
 
 
@@ -35,7 +34,7 @@ SEARCH_ERRORS = (
     "/search",
     response_model=SearchResponse,
     responses={
-        **documented(*TEXT_ERRORS, *SEARCH_ERRORS),
+        **documented(*SEARCH_ERRORS),
         200: {"headers": documented_headers("x-conche-model")},
     },
 )

@@ -52,6 +52,8 @@ def test_codes_are_the_published_ones() -> None:
         "OverloadedError": "overloaded",
         "UnavailableError": "unavailable",
         "StorageError": "storage_failed",
+        "StorageFullError": "storage_full",
+        "ReadOnlyStoreError": "storage_read_only",
         "InferenceError": "inference_failed",
     }
 

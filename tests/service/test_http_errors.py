@@ -5,7 +5,7 @@ import json
 import pytest
 
 from service import errors
-from service.absence import ModelFailedError, NoModelError
+from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.http_errors import (
     STATUS,
     TEXT_ERRORS,
@@ -30,6 +30,10 @@ from service.http_errors import (
         (errors.OverloadedError, 429),
         (errors.UnavailableError, 503),
         (errors.StorageError, 500),
+        (errors.StorageFullError, 507),
+        (errors.ReadOnlyStoreError, 403),
+        (NoFaqError, 404),
+        (FaqFailedError, 503),
         (errors.InferenceError, 500),
         (errors.ServiceError, 500),
     ],

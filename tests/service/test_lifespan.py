@@ -140,6 +140,45 @@ async def test_a_damaged_store_stops_the_start_with_its_name(tmp_path: Path) -> 
     assert (settings.data_dir / "faq.sqlite").read_bytes() == b"no database at all"
 
 
+async def test_callers_learn_that_the_store_failed_and_not_where_it_lies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A code of its own, and no folder of this machine in any answer; the log names them."""
+    folder = write_bundles(tmp_path)
+    settings = tiny_settings(folder, on_bundle_error="serve", ner_bundle=str(tmp_path / "elsewhere" / "ner"))
+    settings.data_dir.mkdir(parents=True)
+    (settings.data_dir / "faq.sqlite").write_bytes(b"no database at all")
+    async with running(settings) as client:
+        for method, path in (("POST", "/search"), ("GET", "/faq"), ("PUT", "/faq/shop")):
+            answer = await client.request(method, path, json={"query": "hello"})
+            assert (answer.status_code, answer.json()["code"]) == (503, "faq_unavailable")
+            assert "faq.sqlite is not a FAQ store" in answer.json()["error"]
+            assert str(tmp_path) not in answer.text
+        answer = await client.post("/ner", json={"inputs": "Tim"})
+        assert (answer.status_code, answer.json()["code"]) == (503, "no_model")
+        assert str(tmp_path) not in answer.text
+        for path in ("/readyz", "/info"):
+            assert str(tmp_path) not in (await client.get(path)).text
+    assert str(settings.data_dir / "faq.sqlite") in caplog.text
+    assert str(tmp_path / "elsewhere" / "ner") in caplog.text
+
+
+async def test_a_read_only_folder_is_searched_and_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica over a mounted copy: whoever writes to it is told so."""
+    settings = tiny_settings(write_bundles(tmp_path))
+    async with running(settings):
+        pass
+    monkeypatch.setattr("service.faq.sqlite_file.os.access", lambda *_: False)
+    async with running(settings) as client:
+        assert (await client.get("/readyz")).status_code == 200
+        answer = await client.post("/search", json={"query": "refund"})
+        assert answer.json()["results"][0]["hits"]
+        answer = await client.delete("/faq/default/entries/refund")
+        assert (answer.status_code, answer.json()["code"]) == (403, "storage_read_only")
+
+
 async def test_a_collection_of_another_model_does_not_stop_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,14 +1,18 @@
 """The embedded store: what every store must do, and what only a file can have wrong."""
 
+import errno
+import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from service.errors import StorageError, UnavailableError
+from service.errors import ReadOnlyStoreError, StorageError, StorageFullError, UnavailableError
 from service.faq import sqlite_store
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
@@ -76,12 +80,109 @@ def test_commits_reach_the_disk_before_they_are_acknowledged(store: SqliteFaqSto
         assert db.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
 
-def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
-    """What `touch` or a mounted volume leaves behind."""
+def test_an_empty_file_is_no_new_store(tmp_path: Path) -> None:
+    """What a copy that failed leaves behind: to begin anew over it would hide that everything is gone."""
     path = tmp_path / "faq.db"
     path.touch()
-    with SqliteFaqStore(path) as store:
-        assert store.collections() == []
+    with pytest.raises(StorageError, match=r"faq\.db.*no content.*restore a snapshot, or remove the file"):
+        SqliteFaqStore(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_log_without_its_store_is_no_new_store(path: Path) -> None:
+    """SQLite would play it into the new file, or throw away writes that were acknowledged."""
+    path.parent.mkdir()
+    log = path.with_name("faq.db-wal")
+    log.write_bytes(b"x")
+    with pytest.raises(StorageError, match=r"faq\.db is gone.*faq\.db-wal"):
+        SqliteFaqStore(path)
+    assert list(path.parent.iterdir()) == [log]
+
+
+def test_a_new_store_is_there_as_a_whole(path: Path, open_store: OpenStore) -> None:
+    """Nothing of its making is left beside it; also where the file system has no hard links."""
+    open_store().close()
+    assert list(path.parent.iterdir()) == [path]
+    assert raw(path, "PRAGMA page_size") == [(8192,)]
+    path.unlink()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "no links here")))
+        open_store().create("faq")
+    assert raw(path, "SELECT name FROM collections") == [("faq",)]
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every file look read-only: what runs the tests may write anywhere, whatever the permissions."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+
+def test_a_read_only_store_is_read_and_refuses_every_write(
+    store: SqliteFaqStore, path: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """No file is made beside it, as on a disk on which none can be."""
+    put(store, "faq", entry("a"), entry("b"))
+    store.close()
+    copy = tmp_path / "mounted" / "faq.db"
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    request.getfixturevalue("read_only")
+    with SqliteFaqStore(copy) as mounted:
+        assert ids(mounted, "faq") == ["a", "b"]
+        for write in (
+            lambda: put(mounted, "faq", entry("c")),
+            lambda: delete(mounted, "faq", "a"),
+            lambda: mounted.drop("faq"),
+            lambda: mounted.create("other"),
+            lambda: mounted.begin_reindex("faq", fingerprint="f", model_id="m"),
+        ):
+            with pytest.raises(ReadOnlyStoreError, match="read-only"):
+                write()
+        assert list(copy.parent.iterdir()) == [copy]
+        with mounted._file.single() as db, pytest.raises(sqlite3.OperationalError, match="readonly"):
+            db.execute("DELETE FROM entries")  # SQLite itself would not, either
+
+
+def test_a_read_only_view_follows_a_live_writer(
+    store: SqliteFaqStore, path: Path, request: pytest.FixtureRequest
+) -> None:
+    """One that may write has the file open: what it commits is seen."""
+    put(store, "faq", entry("a"))
+    request.getfixturevalue("read_only")
+    with SqliteFaqStore(path) as view:
+        put(store, "faq", entry("b"))
+        assert ids(view, "faq") == ["a", "b"]
+
+
+@pytest.mark.usefixtures("read_only")
+def test_nothing_is_made_in_a_read_only_folder(path: Path) -> None:
+    """And the message says what is wrong with it."""
+    with pytest.raises(StorageError, match=r"faq\.db cannot be made: its folder is read-only"):
+        SqliteFaqStore(path)
+
+
+def test_a_full_disk_is_told_by_its_own_code(store: SqliteFaqStore) -> None:
+    """What is there stays and is found; with room again, writing goes on."""
+    put(store, "faq", entry("a"))
+    with store._file.single() as db:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StorageFullError, match="no room"):
+            put(store, "faq", *(entry(f"e{number}", "q" * 500) for number in range(100)))
+        assert ids(store, "faq") == ["a"]
+        db.execute(f"PRAGMA max_page_count = {100 * pages}")
+    put(store, "faq", entry("b"))
+    check_vectors(store.changes("faq", 0))
+
+
+def test_a_snapshot_that_finds_no_room_says_so(
+    store: SqliteFaqStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves no part of it behind."""
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(StorageFullError, match=r"snap\.db cannot be written"):
+        store.snapshot(tmp_path / "snap.db")
+    assert not [file for file in tmp_path.iterdir() if "snap" in file.name]
 
 
 @pytest.mark.parametrize("content", [b"id,question,answer\n1,a,b\n", b"SQLite format", b"\x00" * 4096])

@@ -88,10 +88,10 @@ async def test_a_route_that_was_not_asked_for_leaves_the_service_ready(models_fo
     settings = tiny_settings(models_folder, ner_bundle="none", faq_store="none")
     async with running(settings, services=open_services) as client:
         assert (await client.get("/readyz")).status_code == 200
-        for path, body, setting in [
-            ("/ner", {"inputs": "Tim"}, "CONCHE_NER_BUNDLE"),
-            ("/search", {"query": "refund"}, "CONCHE_FAQ_STORE"),
+        for path, body, code, setting in [
+            ("/ner", {"inputs": "Tim"}, "no_model", "CONCHE_NER_BUNDLE"),
+            ("/search", {"query": "refund"}, "no_faq", "CONCHE_FAQ_STORE"),
         ]:
             answer = await client.post(path, json=body)
-            assert (answer.status_code, answer.json()["code"]) == (404, "no_model")
+            assert (answer.status_code, answer.json()["code"]) == (404, code)
             assert setting in answer.json()["error"]
