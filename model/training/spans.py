@@ -1,15 +1,12 @@
-"""Labelled text: reading it, checking it, and laying its spans over tokens."""
+"""Labelled text, and laying its spans over tokens."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -33,96 +30,6 @@ class LabelledText:
 
     text: str
     spans: tuple[Span, ...]
-
-
-class EncodingError(ValueError):
-    """A data file that is not UTF-8; the message names file and line."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BadLine:
-    """A line of a data file that cannot be used, and why."""
-
-    path: Path
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}"
-
-
-def read_spans(path: Path) -> tuple[list[LabelledText], list[BadLine]]:
-    """Read one JSON object a line: ``{"text": str, "spans": [{"start", "end", "label"}]}``.
-
-    ``entities`` is taken as another name of ``spans``. Offsets are code points, ``end`` exclusive.
-    Nothing is repaired in silence: a line that does not fit is left out whole and reported.
-
-    Returns:
-        The usable texts in file order, and the lines that are not.
-
-    Raises:
-        OSError: The file cannot be read.
-        EncodingError: It is not UTF-8.
-    """
-    texts: list[LabelledText] = []
-    bad: list[BadLine] = []
-    with path.open("rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise EncodingError(
-                    f"{path}:{number}: byte {raw[error.start]:#04x} is not UTF-8; save the file in UTF-8"
-                ) from error
-            if not line:
-                continue
-            try:
-                texts.append(_parse(line))
-            except ValueError as error:
-                bad.append(BadLine(path, number, str(error)))
-    return texts, bad
-
-
-def _parse(line: str) -> LabelledText:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-        raise ValueError('not an object with a string under "text"')
-    text: str = record["text"]
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("the text holds half a surrogate pair, which is no character")
-    listed = record.get("spans", record.get("entities", []))
-    if not isinstance(listed, list):
-        raise ValueError('"spans" is not a list')
-    spans = sorted(_check_span(item, text) for item in listed)
-    for before, after in itertools.pairwise(spans):
-        if after.start < before.end:
-            raise ValueError(
-                f"spans {before.start}..{before.end} {before.label} and "
-                f"{after.start}..{after.end} {after.label} overlap"
-            )
-    return LabelledText(text, tuple(spans))
-
-
-def _check_span(item: Any, text: str) -> Span:
-    if not isinstance(item, dict):
-        raise ValueError(f"span {item!r} is not an object")
-    start, end, label = item.get("start"), item.get("end"), item.get("label")
-    if not isinstance(label, str) or not label:
-        raise ValueError(f"span {start}..{end} has no label")
-    if not isinstance(start, int) or not isinstance(end, int):
-        raise ValueError(f"span {start}..{end} {label}: start and end must be whole numbers")
-    if not 0 <= start < end:
-        raise ValueError(f"span {start}..{end} {label} is empty or negative")
-    if end > len(text):
-        utf16 = len(text.encode("utf-16-le", "surrogatepass")) // 2
-        hint = "; offsets look like UTF-16 units, code points are wanted" if end <= utf16 else ""
-        raise ValueError(f"span {start}..{end} {label} ends behind the text ({len(text)} code points){hint}")
-    if text[start].isspace() or text[end - 1].isspace():
-        raise ValueError(f"span {start}..{end} {label} begins or ends with white space")
-    return Span(start, end, label)
 
 
 def bio_labels(types: Iterable[str]) -> list[str]:

@@ -33,7 +33,7 @@ COMMANDS: dict[str, LazyCommand] = {
         "service.cli.models", "export", "Write a checkpoint as a bundle that can be served."
     ),
     "train": LazyCommand("service.cli.train", "train", "Fine-tune a model on your own files."),
-    "eval": LazyCommand("service.cli.train", "evaluate", "Measure a model on your own files."),
+    "eval": LazyCommand("service.cli.evaluate", "evaluate", "Measure a model on your own files."),
     "settings": LazyCommand("service.cli.settings", "settings", "Show every setting."),
 }
 

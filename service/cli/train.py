@@ -1,12 +1,11 @@
-"""``conche train ner`` and ``conche eval ner``: a tagger from your own labelled file, and how good it is.
+"""``conche train ner``: a tagger from your own labelled files.
 
-Training needs the ``train`` extra, measuring only what serving needs.
+Training needs the ``train`` extra, ``--check`` only what serving needs.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,16 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from model.runtime.bundle import STORAGES, BundleError
+from model.training.data_checks import DEFAULT_MIN_EXAMPLES, check_data
 from model.training.options import TrainingOptions
-from model.training.spans import EncodingError, LabelledText, bio_labels, count_spans, read_spans
+from model.training.spans import LabelledText, bio_labels, count_spans
+from service.cli.evaluate import measured, score_summary
+from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
 from service.cli.training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from model.export.writer import WrittenBundle
     from model.runtime.bundle import Storage
+    from model.training.label_files.reader import LabelFormat
     from model.training.ner import EpochReport, Progress
-    from model.training.scoring import Score
     from model.training.tagger import DataReport, TrainedTagger
 
 DEFAULTS: Final = TrainingOptions()
@@ -36,11 +38,6 @@ def train() -> None:
     """Fine-tune a model on your own files."""
 
 
-@click.group()
-def evaluate() -> None:
-    """Measure a model on your own files."""
-
-
 @train.command("ner")
 @click.option(
     "--train",
@@ -48,7 +45,7 @@ def evaluate() -> None:
     multiple=True,
     required=True,
     type=_EXISTING_FILE,
-    help="JSONL to learn from; repeatable.",
+    help="Labelled file to learn from; repeatable.",
 )
 @click.option(
     "--dev",
@@ -56,14 +53,14 @@ def evaluate() -> None:
     multiple=True,
     required=True,
     type=_EXISTING_FILE,
-    help="JSONL that chooses the epoch; repeatable.",
+    help="Labelled file that chooses the epoch; repeatable.",
 )
 @click.option(
     "--test",
     "test_files",
     multiple=True,
     type=_EXISTING_FILE,
-    help="JSONL measured once, at the end; repeatable.",
+    help="Labelled file measured once, at the end; repeatable.",
 )
 @click.option(
     "--base",
@@ -72,8 +69,15 @@ def evaluate() -> None:
     show_default=True,
     help="Embedding bundle to start from.",
 )
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the new bundle.")
+@labelled_file_options
+@click.option("--check", is_flag=True, help="Report on the labelled files, and train nothing.")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new bundle."
+    "--min-examples",
+    default=DEFAULT_MIN_EXAMPLES,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Warn of labels with fewer examples to learn from.",
 )
 @click.option(
     "--labels",
@@ -139,7 +143,11 @@ def train_ner(
     dev_files: Sequence[Path],
     test_files: Sequence[Path],
     base: Path,
-    output: Path,
+    output: Path | None,
+    form: LabelFormat | None,
+    max_bad_share: float,
+    check: bool,
+    min_examples: int,
     labels: str | None,
     epochs: int,
     batch_size: int,
@@ -155,9 +163,18 @@ def train_ner(
 ) -> None:
     """Fine-tune a tagger on labelled texts and write it as a bundle.
 
-    A line of a file: {"text": "...", "spans": [{"start": 0, "end": 2, "label": "PER"}]}, offsets in
-    code points, end exclusive. Lines that do not fit are reported and left out.
+    Files may be JSON lines, {"text": "...", "spans": [{"start": 0, "end": 2, "label": "PER"}]} with offsets
+    in code points and end exclusive; columns of tokens and tags (CoNLL; IOB1, IOB2, BIOES, BILOU, BMES);
+    exports of Label Studio (JSON, JSON-MIN) and doccano (JSONL). What does not fit is reported and left out;
+    --check prints the report and stops.
     """
+    if check:
+        sets = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
+        for line in check_data(sets[0], sets[1] | sets[2], min_examples=min_examples).lines():
+            click.echo(line)
+        return
+    if output is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
     require_training_packages()
     from model.encoder.errors import CheckpointError
     from model.export.golden import FidelityError
@@ -178,10 +195,13 @@ def train_ner(
             seed=seed,
         )
         notices = {} if notice is None else {"NOTICE": _read_notice(notice)}
-        train_sets, dev, tests = (_read_sets(files) for files in (train_files, dev_files, test_files))
+        readings = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
+        train_sets, dev, tests = map(texts_of, readings)
         texts = [text for labelled in train_sets.values() for text in labelled]
         types = _entity_types(texts, labels)
         _refuse_new_labels(types, train_sets | dev | tests)
+        for line in check_data(readings[0], readings[1] | readings[2], min_examples=min_examples).lines():
+            click.echo(line)
         trained = _train_with_progress(base, bio_labels(types), texts, dev, options)
         written = write_tagger(
             trained,
@@ -199,7 +219,6 @@ def train_ner(
     except (
         BundleError,
         CheckpointError,
-        EncodingError,
         ExportError,
         FidelityError,
         FloatingPointError,
@@ -213,64 +232,11 @@ def train_ner(
     click.echo(f"{output}: {written.nbytes / 1e6:.1f} MB, shared tables included")
 
 
-@evaluate.command("ner")
-@click.argument("bundle", type=_EXISTING_FOLDER)
-@click.argument("file", type=_EXISTING_FILE)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-def evaluate_ner(*, bundle: Path, file: Path, as_json: bool) -> None:
-    """Score BUNDLE on the labelled texts of FILE: exact borders and label, as seqeval counts."""
-    from model.training.evaluation import NotATaggerError
-
-    try:
-        overall, per_label = _evaluate(bundle, _read(file), f"reading {file.name}")
-    except (BundleError, EncodingError, NotATaggerError) as error:
-        raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(json.dumps(score_summary(overall, per_label)))
-        return
-    for name, score in [*per_label.items(), ("all", overall)]:
-        click.echo(
-            f"{name:12} precision {100 * score.precision:5.1f}  recall {100 * score.recall:5.1f}  "
-            f"F1 {100 * score.f1:5.1f}  ({score.gold} spans)"
-        )
-
-
-def score_summary(overall: Score, per_label: dict[str, Score]) -> dict[str, float | int]:
-    """F1 of all and of each label in percent, rounded as a manifest keeps it."""
-    return {
-        "f1": round(100 * overall.f1, 2),
-        "precision": round(100 * overall.precision, 2),
-        "recall": round(100 * overall.recall, 2),
-        "spans": overall.gold,
-        **{f"f1_{label}": round(100 * score.f1, 2) for label, score in per_label.items()},
-    }
-
-
-def _read(path: Path) -> list[LabelledText]:
-    texts, bad = read_spans(path)
-    for line in bad:
-        click.echo(f"left out: {line}", err=True)
-    if not texts:
-        raise click.ClickException(f"{path} holds no usable line ({len(bad)} bad ones)")
-    return texts
-
-
 def _read_notice(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{path} is not UTF-8") from error
-
-
-def _read_sets(files: Sequence[Path]) -> dict[str, list[LabelledText]]:
-    """Texts by the set's name: ``data/uner_en_ewt/dev.jsonl`` is ``uner_en_ewt/dev``."""
-    sets: dict[str, list[LabelledText]] = {}
-    for path in files:
-        name = f"{path.resolve().parent.name}/{path.stem}"
-        if name in sets:
-            raise click.ClickException(f"two files would be reported as {name}; {path} is the second")
-        sets[name] = _read(path)
-    return sets
 
 
 def _entity_types(texts: Sequence[LabelledText], labels: str | None) -> list[str]:
@@ -348,17 +314,9 @@ def _measure(written: WrittenBundle, sets: Mapping[str, Sequence[LabelledText]])
     from model.export.writer import record_quality
 
     quality = {
-        name: score_summary(*_evaluate(written.path, texts, f"measuring on {name}"))
+        name: score_summary(*measured(written.path, texts, f"measuring on {name}"))
         for name, texts in sets.items()
     }
     record_quality(written.path, quality)
     for name, summary in quality.items():
         click.echo(f"{name}: {json.dumps(summary)}")
-
-
-def _evaluate(bundle: Path, texts: Sequence[LabelledText], what: str) -> tuple[Score, dict[str, Score]]:
-    from model.runtime.threads import thread_count
-    from model.training.evaluation import evaluate_tagger
-
-    with click.progressbar(length=len(texts), label=what, file=sys.stderr) as bar:
-        return evaluate_tagger(bundle, texts, threads=thread_count(), on_text=lambda: bar.update(1))

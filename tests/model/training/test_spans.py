@@ -1,79 +1,14 @@
-"""Reading labelled text and laying spans over tokens."""
-
-import json
-from pathlib import Path
+"""Laying spans over tokens, and reading them back."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.training.spans import IGNORED_LABEL, EncodingError, Span, align, bio_labels, read_spans, spans_of
+from model.training.spans import IGNORED_LABEL, Span, align, bio_labels, spans_of
 
 LABELS = bio_labels(["PER", "LOC"])
 LABEL_IDS = {name: index for index, name in enumerate(LABELS)}
-
-
-def write(path: Path, *lines: str) -> Path:
-    """A data file with these lines."""
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def test_every_line_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    """Nothing vanishes unsaid: each bad line has its number and a reason that helps."""
-    path = write(
-        tmp_path / "odd.jsonl",
-        '{"text":"Oslo is cold","spans":[{"start":0,"end":4,"label":"LOC"}]}',
-        '{"text":"Meet Ann Lee today","spans":[{"start":5,"end":13,"label":"PER"}]}',
-        '{"text":"Short","spans":[{"start":0,"end":99,"label":"ORG"}]}',
-        '{"text":"Empty span","spans":[{"start":5,"end":5,"label":"ORG"}]}',
-        '{"text":"Bank of Oslo opens","spans":[{"start":0,"end":12,"label":"ORG"},'
-        '{"start":8,"end":18,"label":"LOC"}]}',
-        '{"text":"🙂 Oslo","spans":[{"start":3,"end":7,"label":"LOC"}]}',
-        '{"text":"No label","spans":[{"start":0,"end":2}]}',
-        '{"text":"Broken",',
-        '{"text":7}',
-        '{"text":"a","spans":{}}',
-        '{"text":"a","spans":[1]}',
-        '{"text":"a","spans":[{"start":"0","end":1,"label":"X"}]}',
-    )
-    texts, bad = read_spans(path)
-    assert [text.text for text in texts] == ["Oslo is cold"]
-    assert [line.line for line in bad] == list(range(2, 13))
-    reasons = [line.reason for line in bad]
-    for reason, words in zip(
-        reasons,
-        ["white space", "behind the text", "empty", "overlap", "UTF-16", "no label", "not JSON"],
-        strict=False,
-    ):
-        assert words in reason
-    assert str(bad[0]).startswith(f"{path}:2: ")
-
-
-def test_a_file_in_another_encoding_is_refused_by_line(tmp_path: Path) -> None:
-    """Chinese tools still write GBK; read as UTF-8 with gaps, every offset would be off."""
-    path = tmp_path / "gbk.jsonl"
-    path.write_bytes(b'{"text":"a"}\n' + '{"text":"北京"}'.encode("gbk"))
-    with pytest.raises(EncodingError, match=r"gbk\.jsonl:2: byte 0xb1 is not UTF-8"):
-        read_spans(path)
-
-
-def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
-    """JSON can spell it, no tokenizer takes it."""
-    texts, bad = read_spans(write(tmp_path / "half.jsonl", r'{"text":"a \ud83d"}'))
-    assert texts == []
-    assert "surrogate" in bad[0].reason
-
-
-def test_both_names_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
-    """``entities`` is another name of ``spans``; a mark and blank lines are not data."""
-    path = tmp_path / "marked.jsonl"
-    record = {"text": "张三去北京", "entities": [{"start": 0, "end": 2, "label": "PER"}]}
-    path.write_text("\ufeff" + json.dumps(record, ensure_ascii=False) + "\r\n\r\n", encoding="utf-8")
-    texts, bad = read_spans(path)
-    assert not bad
-    assert texts[0].spans == (Span(0, 2, "PER"),)
 
 
 def test_labels_follow_token_borders() -> None:

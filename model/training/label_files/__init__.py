@@ -1,0 +1,1 @@
+"""Readers of labelled text: one module a format, one kind of answer."""
