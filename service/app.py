@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from service.errors import InputTooLongError, ServiceError
 from service.http_errors import (
     TEXT_ERRORS,
+    MalformedUrlError,
     MethodNotAllowedError,
     RequestTimeoutError,
     UnknownPathError,
@@ -70,7 +71,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
         on_any=_series(ServiceError, RequestTimeoutError),
         on_body=_series(*TEXT_ERRORS, InputTooLongError),
         on_wrong_method=_series(MethodNotAllowedError),
-        on_no_route=_series(UnknownPathError),
+        on_no_route=_series(UnknownPathError, MalformedUrlError),
     )
 
     def observe(record: RequestRecord) -> None:

@@ -57,6 +57,17 @@ class ServiceError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
 
+    def call_item(self, name: str, *, index: int | None) -> None:
+        """Call the offending item as its sender knows it, instead of ``param[index]``.
+
+        Args:
+            name: takes its place in the message.
+            index: takes the place of the old one.
+        """
+        self.message = self.message.replace(f"{self.param}[{self.index}]", name)
+        self.args = (self.message,)
+        self.index = index
+
 
 class InvalidInputError(ServiceError):
     """The request cannot be served as it stands; sending it again will not help."""

@@ -48,6 +48,12 @@ class MalformedBodyError(InvalidInputError):
     code = "malformed_json"
 
 
+class MalformedUrlError(InvalidInputError):
+    """The path or the query is not UTF-8, percent-encoded."""
+
+    code = "malformed_url"
+
+
 class UnsupportedMediaTypeError(InvalidInputError):
     """The body is not announced as a type that the route reads."""
 
@@ -76,6 +82,7 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     ServiceError: HTTPStatus.INTERNAL_SERVER_ERROR,
     InvalidInputError: HTTPStatus.UNPROCESSABLE_ENTITY,
     MalformedBodyError: HTTPStatus.BAD_REQUEST,
+    MalformedUrlError: HTTPStatus.BAD_REQUEST,
     UnsupportedMediaTypeError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
@@ -108,7 +115,13 @@ TEXT_ERRORS: tuple[type[ServiceError], ...] = (
 )
 
 # What every route of the FAQ may answer, those that only read; and those that write, besides.
-FAQ_ERRORS: tuple[type[ServiceError], ...] = (NoFaqError, FaqFailedError, StorageError, *TEXT_ERRORS)
+FAQ_ERRORS: tuple[type[ServiceError], ...] = (
+    MalformedUrlError,
+    NoFaqError,
+    FaqFailedError,
+    StorageError,
+    *TEXT_ERRORS,
+)
 FAQ_WRITE_ERRORS: tuple[type[ServiceError], ...] = (StorageFullError, ReadOnlyStoreError, *FAQ_ERRORS)
 
 
@@ -232,8 +245,7 @@ def request_id_of(request: Request) -> str:
 def name_as_sent(error: ServiceError, body: object) -> None:
     """Make ``inputs[0]`` plain ``inputs`` in an error about a field that was sent as one text, in no list."""
     if error.index == 0 and isinstance(body, dict) and isinstance(body.get(error.param), str):
-        error.message = error.message.replace(f"{error.param}[0]", str(error.param))
-        error.index = None
+        error.call_item(str(error.param), index=None)
 
 
 def install_error_handlers(app: FastAPI) -> None:

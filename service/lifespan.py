@@ -21,6 +21,7 @@ from service.errors import ServiceError, UnavailableError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
+from service.faq.imports import faults_by_line
 from service.faq.source_file import bring_in
 from service.faq.sqlite_store import SqliteFaqStore
 from service.inference import ComputeBudget, Embedder, EntityTagger
@@ -242,14 +243,15 @@ class _Opener:
             self._failed(route, f"FAQ file {source} holds no usable entry")
             return False
         try:
-            await bring_in(
-                catalogue,
-                file.entries,
-                self.faq_folder / "faq_file.json",
-                # The built-in one is for trying out, and never comes between entries of one's own.
-                only_if_empty="faq_file" not in self.settings.model_fields_set,
-                progress=_logged(f"FAQ file {source}", "entries or texts"),
-            )
+            with faults_by_line(file):
+                await bring_in(
+                    catalogue,
+                    file.entries,
+                    self.faq_folder / "faq_file.json",
+                    # The built-in one is for trying out, and never comes between entries of one's own.
+                    only_if_empty="faq_file" not in self.settings.model_fields_set,
+                    progress=_logged(f"FAQ file {source}", "entries or texts"),
+                )
         except (ServiceError, ValueError) as error:
             self._failed(route, f"FAQ file {source} cannot be used: {error}")
             return False
@@ -323,10 +325,11 @@ def _logged(what: str, unit: str) -> Progress:
 
 def _read_faq(source: str) -> EntryFile:
     if source == DEMO:
-        return EntryFile(demo_entries())
+        entries = demo_entries()
+        return EntryFile(entries, lines=list(range(1, len(entries) + 1)))
     file = read_entries(Path(source).expanduser())
     for bad in file.bad_lines:
-        logger.warning("FAQ file %s, line %d is left out: %s", source, bad.number, bad.reason)
+        logger.warning("FAQ file %s, %s %d is left out: %s", source, file.unit, bad.number, bad.reason)
     return file
 
 

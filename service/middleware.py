@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import PayloadTooLargeError, ServiceError, UnavailableError
-from service.http_errors import RequestTimeoutError, error_response
+from service.http_errors import MalformedUrlError, RequestTimeoutError, error_response
 from service.log_config import request_id_var
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class RequestContext:
         caller = _Caller(receive)
         timer = asyncio.timeout(self._timeout_s)
         try:
+            _refuse_other_encodings(scope)
             async with timer:
                 watcher = asyncio.create_task(caller.stop_when_gone(timer, answer))
                 try:
@@ -312,6 +314,19 @@ class StartupErrors:
 
 async def _nothing_more() -> Message:
     return {"type": "http.disconnect"}
+
+
+def _refuse_other_encodings(scope: Scope) -> None:
+    """Servers put U+FFFD for bytes that are not UTF-8: an entry would get an id that nobody meant.
+
+    Raises:
+        MalformedUrlError: the path or the query has such bytes.
+    """
+    for part, name in (("raw_path", "path"), ("query_string", "query")):
+        try:
+            unquote_to_bytes(scope.get(part) or b"").decode()
+        except UnicodeDecodeError:
+            raise MalformedUrlError(f"the {name} of the URL is not percent-encoded UTF-8") from None
 
 
 def _drop_trailing_slash(scope: Scope) -> None:

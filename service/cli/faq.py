@@ -19,7 +19,7 @@ from service.faq.embedding import Progress
 from service.faq.entry_files import read_entries
 from service.faq.evaluation import DEFAULT_PRECISION, Evaluation
 from service.faq.filters import Filter
-from service.faq.imports import WRITERS, BadLinesError, check_file
+from service.faq.imports import WRITERS, BadLinesError, check_file, faults_by_line
 from service.faq.queries import read_queries, unknown_ids
 from service.faq.report import html_report
 from service.faq.snapshots import write_snapshot
@@ -142,7 +142,7 @@ def import_(
     with _refusals():
         found = read_entries(file)
         for bad in found.bad_lines:
-            click.echo(f"{file}, line {bad.number} is left out: {bad.reason}", err=True)
+            click.echo(f"{file}, {found.unit} {bad.number} is left out: {bad.reason}", err=True)
         try:
             check_file(found, strict=strict)
         except (BadLinesError, EmptyInputError) as error:
@@ -151,7 +151,7 @@ def import_(
             raise click.ClickException(f"nothing of {file} is taken: {reason}") from error
 
     async def work(catalogue: FaqCatalogue) -> None:
-        with _progress("embedding") as progress:
+        with _progress("embedding") as progress, faults_by_line(found):
             report = await catalogue.upsert(
                 collection, found.entries, on_duplicate=on_duplicate, progress=progress
             )
@@ -216,11 +216,16 @@ def evaluate(
         click.echo(f"{queries}, line {bad.number} is left out: {bad.reason}", err=True)
 
     async def work(catalogue: FaqCatalogue) -> None:
-        evaluation = await catalogue.evaluate(collection, file.queries, wanted_precision=precision)
+        try:
+            evaluation = await catalogue.evaluate(collection, file.queries, wanted_precision=precision)
+        except ServiceError as error:
+            if error.param == "queries" and error.index is not None:
+                error.call_item(f"{queries}, line {file.lines[error.index]}", index=None)
+            raise
         labels = sorted({id_ for query in file.queries for id_ in query.faq_ids})
         missing = unknown_ids(file.queries, catalogue.store.get(collection, labels))
         title = f"{collection}, {catalogue.model_id}, {queries.name}"
-        _write(html, html_report(evaluation, title=title).encode())
+        _write(html, html_report(evaluation, title=title, unknown_ids=missing).encode())
         record = evaluation.as_dict() | {"unknown_ids": missing}
         _write(json_, orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
         _print_evaluation(evaluation)

@@ -23,6 +23,7 @@ from service.errors import (
     EmptyInputError,
     EntryChangedError,
     InvalidInputError,
+    ServiceError,
     TooManyInputsError,
     UnknownCollectionError,
     UnknownEntryError,
@@ -352,6 +353,11 @@ class FaqCatalogue:
                 if on_duplicate == "error":
                     raise
                 continue  # came in between; it is to be skipped
+            except ServiceError as error:
+                if error.param == "entries" and error.index is not None:  # among those that were not skipped
+                    place = entries.index(wanted[error.index])
+                    error.call_item(f"entries[{place}]", index=place)
+                raise
             same = sum(_same(entry, there[entry.id]) for entry in wanted if entry.id in there)
             replaced = sum(entry.id in there for entry in wanted) - same
             return WriteReport(revision, len(wanted) - replaced - same, replaced, skipped, same)
@@ -416,7 +422,10 @@ class FaqCatalogue:
         """
         found = await asyncio.to_thread(self.store.get, collection, [id])
         if id not in found:
-            raise UnknownEntryError(f"collection {collection} has no entry of that id", param="id")
+            raise UnknownEntryError(
+                f"collection {collection} has no entry of this id; ids are compared letter by letter",
+                param="id",
+            )
         return found[id]
 
     async def page(

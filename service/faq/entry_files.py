@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 from pydantic import ValidationError
@@ -35,7 +35,7 @@ class BadLine:
     """One record that was left out.
 
     Attributes:
-        number: the line it starts on, counted from 1, the header included.
+        number: the line it starts on, or its row in a workbook, counted from 1, the header included.
         reason: what is wrong with it.
     """
 
@@ -52,11 +52,15 @@ class EntryFile:
         bad_lines: everything else, in the order of the file.
         metadata_columns: columns of a table that are no field of an entry, kept as metadata under their own
             names.
+        lines: where each of the entries stands, as `BadLine.number`.
+        unit: what the numbers count: lines of a text, rows of a workbook.
     """
 
     entries: list[FaqEntry] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
     metadata_columns: tuple[str, ...] = ()
+    lines: list[int] = field(default_factory=list)
+    unit: Literal["line", "row"] = "line"
 
 
 def read_entries(path: Path) -> EntryFile:
@@ -122,7 +126,7 @@ def read_xlsx(data: bytes) -> EntryFile:
     """
     try:
         # The rows are read while the table is, so a fault deep in the file shows here too.
-        return _read_table(read_rows(data), blanks_cut=True)
+        return _read_table(read_rows(data), unit="row", blanks_cut=True)
     except WorkbookError as error:
         raise FaqFileError(str(error)) from error
 
@@ -187,9 +191,10 @@ class _Collector:
             return
         first = self._line_of_id.setdefault(entry.id, number)
         if first != number:
-            self.refuse(number, f"id {entry.id!r} is taken by line {first}")
+            self.refuse(number, f"id {entry.id!r} is taken by {self._result.unit} {first}")
             return
         self._result.entries.append(entry)
+        self._result.lines.append(number)
 
 
 def _reasons(error: ValidationError) -> str:
@@ -273,11 +278,17 @@ _FORMULA: Final = re.compile(r"\A'*[=+\-@＝＋－＠\t\r]")
 _ESCAPED_FORMULA: Final = re.compile(r"\A'('*[=+\-@＝＋－＠\t\r])")
 
 
-def _read_table(rows: Iterator[tuple[int, Sequence[Cell] | str]], *, blanks_cut: bool = False) -> EntryFile:
+def _read_table(
+    rows: Iterator[tuple[int, Sequence[Cell] | str]],
+    *,
+    unit: Literal["line", "row"] = "line",
+    blanks_cut: bool = False,
+) -> EntryFile:
     """Read records below a header; a row is its number and its cells, or the reason why it has none.
 
     Args:
         rows: the header first.
+        unit: what their numbers count.
         blanks_cut: a row may end before the needed columns, and means blank cells by that.
     """
     header = next(rows, None)
@@ -286,7 +297,9 @@ def _read_table(rows: Iterator[tuple[int, Sequence[Cell] | str]], *, blanks_cut:
     if isinstance(header[1], str):
         raise FaqFileError(f"no header: {header[1]}")
     columns = _columns([_shown(cell) for cell in header[1]])
-    result = EntryFile(metadata_columns=tuple(name for name in columns if name and name not in _FIELDS))
+    result = EntryFile(
+        metadata_columns=tuple(name for name in columns if name and name not in _FIELDS), unit=unit
+    )
     collector = _Collector(result)
     needed_cells = 0 if blanks_cut else 1 + max(columns.index(name) for name in _NEEDED)
     for number, row in rows:

@@ -1,12 +1,12 @@
 """What an import takes of a file, and when it takes nothing; the same over HTTP and on the command line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from service.errors import EmptyInputError, InvalidInputError
+from service.errors import EmptyInputError, InvalidInputError, ServiceError
 from service.faq.entries import FaqEntry
 from service.faq.entry_files import (
-    BadLine,
     EntryFile,
     read_csv,
     read_jsonl,
@@ -58,13 +58,25 @@ def check_file(file: EntryFile, *, strict: bool) -> None:
         BadLinesError: it has bad lines, and is read strictly or holds nothing else.
     """
     if file.bad_lines and (strict or not file.entries):
-        raise BadLinesError(f"nothing of the file is taken; {described(file.bad_lines)}")
+        raise BadLinesError(f"nothing of the file is taken; {described(file)}")
     if not file.entries:
         raise EmptyInputError("the file holds no entry")
 
 
-def described(bad_lines: Sequence[BadLine]) -> str:
+def described(file: EntryFile) -> str:
     """Bad lines in words, the first ones by number and reason."""
-    listed = "; ".join(f"line {bad.number}: {bad.reason}" for bad in bad_lines[:_LINES_LISTED])
-    more = len(bad_lines) - _LINES_LISTED
-    return listed + (f"; and {more} more bad lines" if more > 0 else "")
+    listed = "; ".join(f"{file.unit} {bad.number}: {bad.reason}" for bad in file.bad_lines[:_LINES_LISTED])
+    more = len(file.bad_lines) - _LINES_LISTED
+    return listed + (f"; and {more} more bad {file.unit}s" if more > 0 else "")
+
+
+@contextmanager
+def faults_by_line(file: EntryFile) -> Iterator[None]:
+    """Name an entry at which writing stops by its line in the file, not by its place among the good ones."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.param == "entries" and error.index is not None:
+            error.call_item(f"{file.unit} {file.lines[error.index]}", index=None)
+            error.param = None
+        raise

@@ -38,10 +38,12 @@ class QueryFile:
     Attributes:
         queries: in the order of the file.
         bad_lines: everything else, in the order of the file.
+        lines: where each of the queries stands, counted from 1.
     """
 
     queries: list[LabelledQuery] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
 
 
 def read_queries(data: bytes) -> QueryFile:
@@ -59,6 +61,7 @@ def read_queries(data: bytes) -> QueryFile:
             continue
         try:
             result.queries.append(_query(orjson.loads(line)))
+            result.lines.append(number)
         except orjson.JSONDecodeError as error:
             result.bad_lines.append(BadLine(number, f"not JSON: {error}"))
         except ValueError as error:

@@ -20,7 +20,10 @@ _LEFT: Final = 48
 _BOTTOM: Final = 40
 _MARGIN: Final = 12
 _HISTOGRAM_BINS: Final = 20
+_IDS_LISTED: Final = 20
 _KINDS: Final = {
+    "unknown": "the collection has no entry of that id",
+    "nothing": "nothing was found",
     "wrong": "another entry came first",
     "silent": "the right entry came first, below the threshold",
     "answered": "nothing answers it, and an entry was shown",
@@ -41,12 +44,15 @@ svg text{font:11px system-ui,sans-serif;fill:#1c2733}
 """
 
 
-def html_report(evaluation: Evaluation, *, title: str, created: datetime | None = None) -> str:
+def html_report(
+    evaluation: Evaluation, *, title: str, unknown_ids: Sequence[str] = (), created: datetime | None = None
+) -> str:
     """Return a whole HTML document.
 
     Args:
         evaluation: what to show.
         title: names the collection, the model and the file of queries.
+        unknown_ids: labels of the queries that name no entry.
         created: the time to print; None = now.
     """
     when = (created or datetime.now(UTC)).isoformat(timespec="minutes")
@@ -71,6 +77,7 @@ def html_report(evaluation: Evaluation, *, title: str, created: datetime | None 
     body = (
         f"<h1>{escape(title)}</h1>",
         f"<p>{evaluation.queries} queries, {evaluation.answerable} of them answerable. {escape(when)}.</p>",
+        *([f"<p>{escape(_no_entries(unknown_ids))}</p>"] if unknown_ids else []),
         f"<p>{_verdict(evaluation)}</p>",
         "<h2>Ranking</h2>",
         _mode_table(evaluation),
@@ -78,7 +85,7 @@ def html_report(evaluation: Evaluation, *, title: str, created: datetime | None 
         f"<p>Of mode {escape(evaluation.judged_mode)}.</p>",
         f'<div class="plots">{"".join(plots)}</div>',
         f"<h2>Queries that fail ({len(evaluation.failures)})</h2>",
-        _failure_table(evaluation.failures),
+        _failure_table(evaluation.failures, frozenset(unknown_ids)),
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -86,6 +93,21 @@ def html_report(evaluation: Evaluation, *, title: str, created: datetime | None 
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+
+
+def _no_entries(unknown_ids: Sequence[str]) -> str:
+    names = ", ".join(unknown_ids[:_IDS_LISTED]) + (", ..." if len(unknown_ids) > _IDS_LISTED else "")
+    count = len(unknown_ids)
+    return f"{count} labels name no entry of the collection; their queries count as failed: {names}"
+
+
+def _fault(failure: Failure, unknown_ids: frozenset[str]) -> str:
+    kind = failure.kind
+    if kind == "wrong" and unknown_ids.issuperset(failure.expected):
+        kind = "unknown"
+    elif kind == "wrong" and not failure.found:
+        kind = "nothing"
+    return _KINDS[kind]
 
 
 def _verdict(evaluation: Evaluation) -> str:
@@ -120,7 +142,7 @@ def _mode_table(evaluation: Evaluation) -> str:
     return f"<table><tr><th>mode</th>{head}</tr>{''.join(rows)}</table>"
 
 
-def _failure_table(failures: Sequence[Failure]) -> str:
+def _failure_table(failures: Sequence[Failure], unknown_ids: frozenset[str]) -> str:
     if not failures:
         return "<p>None.</p>"
     rows = []
@@ -128,7 +150,7 @@ def _failure_table(failures: Sequence[Failure]) -> str:
         found = f"{failure.found}: {failure.found_question}" if failure.found else "nothing"
         cells = (
             failure.query,
-            _KINDS[failure.kind],
+            _fault(failure, unknown_ids),
             ", ".join(failure.expected) or "no answer",
             found,
         )

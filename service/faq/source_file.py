@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from service.errors import UnknownCollectionError
+from service.errors import ServiceError, UnknownCollectionError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entries import FaqEntry
@@ -66,7 +66,13 @@ async def bring_in(
     now = {entry.id: _digest(entry) for entry in entries}
     changed = [entry for entry in entries if before.get(entry.id) != now[entry.id]]
     for first in range(0, len(changed), _BATCH):
-        await catalogue.upsert(DEFAULT_COLLECTION, changed[first : first + _BATCH])
+        try:
+            await catalogue.upsert(DEFAULT_COLLECTION, changed[first : first + _BATCH])
+        except ServiceError as error:
+            if error.param == "entries" and error.index is not None:
+                place = entries.index(changed[first + error.index])
+                error.call_item(f"entries[{place}]", index=place)
+            raise
         if progress is not None:
             progress(min(first + _BATCH, len(changed)), len(changed))
     await _delete_what_left(catalogue, {id_: before[id_] for id_ in before if id_ not in now})

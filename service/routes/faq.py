@@ -22,7 +22,7 @@ from service.errors import (
 from service.faq.catalogue import WriteReport
 from service.faq.entries import MAX_ID_CHARS, FaqEntry, FilledText
 from service.faq.entry_files import FaqFileError
-from service.faq.imports import READERS, WRITERS, XLSX_TYPE, BadLinesError, check_file
+from service.faq.imports import READERS, WRITERS, XLSX_TYPE, BadLinesError, check_file, faults_by_line
 from service.faq.queries import unknown_ids
 from service.faq.report import html_report
 from service.faq.snapshots import SnapshotExistsError, write_snapshot
@@ -256,7 +256,8 @@ async def import_file(
     read = READERS[_file_type(request)]
     file = await asyncio.to_thread(read, await request.body())
     check_file(file, strict=strict)
-    report = await catalogue.upsert(collection, file.entries, on_duplicate=on_duplicate)
+    with faults_by_line(file):
+        report = await catalogue.upsert(collection, file.entries, on_duplicate=on_duplicate)
     answer = _report(report) | {
         "bad_lines": [{"line": bad.number, "reason": bad.reason} for bad in file.bad_lines],
         "metadata_columns": list(file.metadata_columns),
@@ -303,16 +304,17 @@ async def evaluate(
     """
     limits.admit([query.query for query in body.queries], param="queries")
     evaluation = await catalogue.evaluate(collection, body.queries, wanted_precision=body.wanted_precision)
+    labels = {identifier for query in body.queries for identifier in query.faq_ids}
+    known = await asyncio.to_thread(catalogue.store.get, collection, sorted(labels))
+    missing = unknown_ids(body.queries, known)
     if format == "html":
         title = f"{collection}, {catalogue.model_id}"
         return Response(
-            await asyncio.to_thread(html_report, evaluation, title=title),
+            await asyncio.to_thread(html_report, evaluation, title=title, unknown_ids=missing),
             media_type="text/html",
             headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
         )
-    labels = {identifier for query in body.queries for identifier in query.faq_ids}
-    known = await asyncio.to_thread(catalogue.store.get, collection, sorted(labels))
-    answer = evaluation.as_dict() | {"unknown_ids": unknown_ids(body.queries, known)}
+    answer = evaluation.as_dict() | {"unknown_ids": missing}
     return _json(await asyncio.to_thread(orjson.dumps, answer, option=orjson.OPT_SERIALIZE_NUMPY))
 
 

@@ -303,6 +303,16 @@ async def test_bad_writes_change_nothing(open_catalogue: OpenCatalogue) -> None:
     assert [info.name for info in await catalogue.collections()] == ["shop"]
 
 
+async def test_an_entry_at_fault_keeps_its_place_beside_skipped_ones(open_catalogue: OpenCatalogue) -> None:
+    """The place in what was sent, whatever of it is written."""
+    catalogue = open_catalogue()
+    await catalogue.upsert("shop", SHOP)
+    blank = FaqEntry(id="blank", question="ok", answer="ok", alternates=("\u200b",))
+    with pytest.raises(InvalidInputError, match=r"^entries\[3\], id 'blank'") as refused:
+        await catalogue.upsert("shop", [*SHOP, blank], on_duplicate="skip")
+    assert refused.value.index == 3
+
+
 async def test_a_collection_comes_with_its_first_entries(
     open_catalogue: OpenCatalogue, embedder: HashingEmbedder
 ) -> None:

@@ -39,6 +39,17 @@ def test_every_failing_query_is_listed() -> None:
     assert "<td>a: &lt;a&gt;</td>" in page
 
 
+def test_what_went_wrong_is_told_apart() -> None:
+    """A label that names no entry is the labels' fault, not the search's."""
+    queries = [LabelledQuery(name, (name,)) for name in ("gone", "mistaken", "missed")]
+    hits = [[Found("a", 0.5)], [Found("a", 0.5)], []]
+    page = html_report(evaluate(queries, {"hybrid": hits}), title="t", unknown_ids=["gone"], created=WHEN)
+    assert "<td>gone</td><td>the collection has no entry of that id</td>" in page
+    assert "<td>mistaken</td><td>another entry came first</td>" in page
+    assert "<td>missed</td><td>nothing was found</td>" in page
+    assert "1 labels name no entry of the collection; their queries count as failed: gone" in page
+
+
 def test_what_people_typed_cannot_become_markup() -> None:
     """Queries, ids and titles come from outside."""
     nasty = "<script>alert(1)</script>&\"'"

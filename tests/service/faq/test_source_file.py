@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from model.runtime.bundle import Manifest
+from service.errors import InvalidInputError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.entries import FaqEntry
 from service.faq.source_file import bring_in
@@ -63,6 +64,18 @@ async def test_what_changed_in_the_file_is_written_and_what_left_it_goes(
         tmp_path / "memory.json",
     )
     assert await _answers(catalogue) == {"a": "edited", "b": "new", "x": "", "d": ""}
+
+
+async def test_an_entry_at_fault_is_named_by_its_place_among_all(
+    open_catalogue: OpenCatalogue, tmp_path: Path
+) -> None:
+    """Whatever is written already, and however much is written at a time."""
+    catalogue = open_catalogue()
+    await bring_in(catalogue, FILE, tmp_path / "memory.json")
+    blank = FaqEntry(id="blank", question="ok", answer="ok", alternates=("\u200b",))
+    with pytest.raises(InvalidInputError, match=r"^entries\[3\]") as refused:
+        await bring_in(catalogue, [*FILE, blank], tmp_path / "memory.json")
+    assert refused.value.index == 3
 
 
 async def test_the_built_in_set_never_comes_between_ones_own(

@@ -10,7 +10,7 @@ import pytest
 
 from service.faq.entries import FaqEntry
 from service.faq.entry_files import read_csv, read_jsonl, read_xlsx, write_xlsx
-from service.faq.imports import XLSX_TYPE
+from service.faq.imports import WRITERS, XLSX_TYPE
 from service.lifespan import StartupError
 from tests.service.fakes_http import running, tiny_settings
 
@@ -464,6 +464,25 @@ async def test_what_is_exported_is_imported_the_same(client: Client, format_: st
     assert [entry.id for entry in read(some.content).entries] == ["b"]
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "xlsx"])
+async def test_a_fault_found_while_writing_is_named_by_its_line(client: Client, kind: str) -> None:
+    """Not by its place among the good lines, which nobody can look up."""
+    good = [FaqEntry(id=name, question="ok", answer="ok") for name in "ab"]
+    blank = FaqEntry(id="blank", question="ok", answer="ok", alternates=("\u200b",))
+    write, media_type = WRITERS[kind]
+    headers = {"content-type": media_type.partition(";")[0]}
+    twice = [good[0], good[0], blank]  # the second one is a bad line
+    place = {"csv": "line 4", "jsonl": "line 3", "xlsx": "row 4"}[kind]
+    answer = await client.post("/faq/new/import", content=write(twice), headers=headers)
+    assert (answer.status_code, answer.json()["index"], answer.json()["param"]) == (422, None, None)
+    assert answer.json()["error"].startswith(f"{place}, id 'blank': ")
+    await client.post("/faq/new/import", content=write(good[:1]), headers=headers)
+    taken = await client.post(
+        "/faq/new/import?on_duplicate=error", content=write([good[1], good[1], good[0]]), headers=headers
+    )
+    assert (taken.status_code, taken.json()["error"]) == (409, f"{place} has an id that is taken")
+
+
 async def test_an_import_that_cannot_be_embedded_writes_nothing(client: Client) -> None:
     """Wholly there or wholly absent."""
     await _put(client, _entry("taken"))
@@ -521,6 +540,24 @@ async def test_a_reindex_is_begun_and_told_of(client: Client) -> None:
     assert (status["state"], status["error"]) == ("finished", None)
     assert status["done"] == status["total"] > 0
     assert (await _found(client, "reset my password"))[0]["id"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("method", "url"),
+    [
+        ("PUT", "/faq/shop/entries/%ff"),
+        ("GET", "/faq/shop/entries/a%ed%a0%80"),
+        ("DELETE", "/faq/%c3/entries/a"),
+        ("GET", "/faq/%fe"),
+        ("GET", "/faq/shop/entries?after=%ff"),
+        ("GET", "/nowhere/%ff"),
+    ],
+)
+async def test_a_url_that_is_not_utf8_is_refused(client: Client, method: str, url: str) -> None:
+    """Servers put U+FFFD for such bytes, and all such ids would be one."""
+    answer = await client.request(method, url, json={"question": "q", "answer": "a"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed_url")
+    assert "percent-encoded UTF-8" in answer.json()["error"]
 
 
 async def test_a_snapshot_has_a_name_and_never_a_path(client: Client) -> None:
