@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime.bundle import Manifest
+from model.runtime.bundle import Bundle, Manifest
+from model.runtime.crf import LinearChainCrf
+from model.runtime.documents import Document, read_documents
 from model.runtime.engine import PER_TOKEN_OUTPUTS, Engine, pad_batch
-from model.runtime.tagging import LabelScheme, find_entities, softmax
+from model.runtime.entities import EntityFinder, EntityOptions
+from model.runtime.offset_units import OffsetUnit, places_in
 from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer
-from model.runtime.windows import Window, plan_windows, stitch
 from service.batching import BatchingLimits, BatchStats, DynamicBatcher
 from service.errors import (
     EmptyInputError,
@@ -104,7 +106,7 @@ class TokenEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A named entity; ``text`` is exactly what stands at [start, end) in code points of the caller's text."""
+    """A named entity; ``text`` is exactly what stands at [start, end), in the unit asked for."""
 
     start: int
     end: int
@@ -118,7 +120,7 @@ class TaggedText:
     """The entities of one text, in order.
 
     Attributes:
-        entities: in order, without overlap.
+        entities: in order; without overlap, unless tokens were asked for (strategy ``none``).
         windows: how many runs of the model the text took; 0 = it holds no words.
         tokens: of the whole text, special tokens included.
     """
@@ -246,11 +248,12 @@ class _Model:
         self,
         texts: Sequence[str],
         *,
-        prompt: str,
         param: str,
-        prepare: Callable[[int, str, TokenizedText], Value],
+        read: Callable[[int, Sequence[str]], list[Value]],
     ) -> list[Value]:
-        """Tokenise and prepare each text in the tokenising threads; the first fault, in order, is raised.
+        """Map ``read(position of the first, texts)``, which tokenises, over the texts in the threads for it.
+
+        The first fault, in order, is raised.
 
         Raises:
             OverloadedError: the queue has no room, or too much is being tokenised; nothing was started.
@@ -261,7 +264,7 @@ class _Model:
 
         def work(first: int, chunk: Sequence[str]) -> list[Value]:
             try:
-                tokenized = self.tokenizer.tokenize(chunk, prefix=prompt)
+                return read(first, chunk)
             except NotTextError as error:
                 index = None if error.index is None else first + error.index
                 where = "the prompt" if index is None else f"{param}[{index}]"
@@ -270,10 +273,6 @@ class _Model:
                     index=index,
                     param=param,
                 ) from error
-            return [
-                prepare(first + place, text, tokens)
-                for place, (text, tokens) in enumerate(zip(chunk, tokenized, strict=True))
-            ]
 
         sizes = [len(text) for text in texts]
         started_at = time.perf_counter()
@@ -387,6 +386,22 @@ class _Served:
             limits=limits,
             observer=observer,
         )
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, tokenizer: Tokenizer, engine: Engine, **arguments: Any) -> Self:
+        """Serve ``bundle``; the other arguments as of the class.
+
+        Raises:
+            BundleError: a file of the task's own is damaged.
+            ValueError: the bundle is for another task.
+        """
+        return cls(bundle.manifest, tokenizer, engine, **arguments, **cls._extras(bundle))
+
+    @classmethod
+    def _extras(cls, bundle: Bundle) -> dict[str, Any]:
+        """Arguments of the class that only the bundle's files have."""
+        del bundle
+        return {}
 
     def _adopt(self, manifest: Manifest) -> None:
         """Take from the manifest what the task needs; ValueError if the bundle is for another."""
@@ -517,7 +532,7 @@ class Embedder(_Served):
     async def _read(self, texts: Sequence[str], options: EmbeddingOptions, param: str) -> list[TokenizedText]:
         """Tokenise; refuse, or cut, what is too long."""
 
-        def prepare(index: int, _: str, tokenized: TokenizedText) -> TokenizedText:
+        def prepare(index: int, tokenized: TokenizedText) -> TokenizedText:
             if not (tokenized.offsets[:, 1] > tokenized.offsets[:, 0]).any():
                 raise EmptyInputError(
                     f"{param}[{index}] holds nothing that the model reads", index=index, param=param
@@ -539,7 +554,11 @@ class Embedder(_Served):
                 param=param,
             )
 
-        return await self._model.tokenize(texts, prompt=options.prompt, param=param, prepare=prepare)
+        def read(first: int, chunk: Sequence[str]) -> list[TokenizedText]:
+            tokenized = self._model.tokenizer.tokenize(chunk, prefix=options.prompt)
+            return [prepare(first + place, tokens) for place, tokens in enumerate(tokenized)]
+
+        return await self._model.tokenize(texts, param=param, read=read)
 
     def _accounts(self, tokenized: Sequence[TokenizedText]) -> tuple[list[int], list[int]]:
         """Tokens read and tokens cut, per text; the observer is told."""
@@ -596,92 +615,128 @@ def finish_vectors(
 
 
 class EntityTagger(_Served):
-    """Texts of any length to named entities, by a token-classification bundle."""
+    """Texts of any length to named entities, by a token-classification bundle.
+
+    Args:
+        manifest, tokenizer, engine, budget, limits, observer: as of ``Embedder``.
+        crf: of the bundle, if it has one.
+
+    Raises:
+        ValueError: the bundle is for another task, or its labels make no scheme.
+    """
+
+    _PER_TOKEN = True
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        *,
+        budget: ComputeBudget,
+        limits: BatchingLimits | None = None,
+        observer: InferenceObserver | None = None,
+        crf: LinearChainCrf | None = None,
+    ) -> None:
+        self._crf = crf
+        super().__init__(manifest, tokenizer, engine, budget=budget, limits=limits, observer=observer)
+
+    @classmethod
+    def _extras(cls, bundle: Bundle) -> dict[str, Any]:
+        return {"crf": LinearChainCrf.from_bundle(bundle)}
 
     def _adopt(self, manifest: Manifest) -> None:
         if manifest.task != "token-classification":
             raise ValueError(f"{manifest.name} is no token-classification bundle")
-        self._scheme = LabelScheme.from_labels(manifest.labels)
+        self._finder = EntityFinder(manifest, self._crf)
         self._max_tokens = manifest.max_tokens
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Entity types, in the order of the labels."""
-        return tuple(dict.fromkeys(label for label in self._scheme.types if label is not None))
+        return self._finder.entity_types
 
     async def tag(
-        self, texts: Sequence[str], *, threshold: float = 0.0, param: str = "inputs"
+        self,
+        texts: Sequence[str],
+        options: EntityOptions = EntityOptions(),  # noqa: B008 - frozen
+        *,
+        offset_unit: OffsetUnit = "code-points",
+        param: str = "inputs",
     ) -> list[TaggedText]:
-        """Find the entities of each text, read to its end in overlapping windows.
+        """Find the entities of each text, read to its end: paragraph by paragraph, in overlapping windows.
 
         Args:
             texts: any number, any length; one without words has no entities.
-            threshold: least score; drops whole entities and never changes another's borders.
+            options: which entities are wanted.
+            offset_unit: what ``start`` and ``end`` count.
             param: the request field that holds the texts, for error messages.
 
         Raises:
+            InvalidInputError: ``options`` name an entity type that the model does not have.
             InvalidTextError: a text holds half of a surrogate pair.
             OverloadedError, UnavailableError: as ``DynamicBatcher.submit_many``.
             InferenceError: the model failed, or gave a number that is not finite.
         """
+        self._check_labels(options.labels)
         if not texts:
             return []
 
-        def prepare(_: int, text: str, tokenized: TokenizedText) -> _Planned:
-            has_words = any(word_id is not None for word_id in tokenized.word_ids)
-            windows = plan_windows(text, tokenized, max_tokens=self._max_tokens) if has_words else []
-            return _Planned(text, tokenized, windows)
+        def read(_: int, chunk: Sequence[str]) -> list[Document]:
+            return read_documents(chunk, self._model.tokenizer, max_tokens=self._max_tokens)
 
-        planned = await self._model.tokenize(texts, prompt="", param=param, prepare=prepare)
-        rows = [_Row(window.input_ids, "logits") for text in planned for window in text.windows]
+        documents = await self._model.tokenize(texts, param=param, read=read)
+        windows = [document.windows for document in documents]
+        rows = [_Row(window.input_ids, "logits") for of_text in windows for window in of_text]
         logits = iter(await self._model.run(rows))
-        outputs = [list(itertools.islice(logits, len(text.windows))) for text in planned]
+        outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
         def decode(
-            first: int, piece: Sequence[tuple[_Planned, list[NDArray[np.float32]]]]
+            first: int, piece: Sequence[tuple[Document, list[NDArray[np.float32]]]]
         ) -> list[TaggedText]:
             return [
-                self._decode(first + place, plan, output, threshold)
-                for place, (plan, output) in enumerate(piece)
+                self._decode(first + place, document, output, options, offset_unit)
+                for place, (document, output) in enumerate(piece)
             ]
 
         tagged = await self._model.off_loop(
-            list(zip(planned, outputs, strict=True)), decode, sizes=[len(text) for text in texts]
+            list(zip(documents, outputs, strict=True)), decode, sizes=[len(text) for text in texts]
         )
         self._model.note(texts=len(texts), truncated=0)
         return tagged
 
+    def _check_labels(self, labels: frozenset[str] | None) -> None:
+        unknown = sorted((labels or frozenset()) - set(self.labels))
+        if unknown:
+            raise InvalidInputError(
+                f"{self.model_id} has no such entity type as {len(unknown)} of those in labels; "
+                f"it has {', '.join(self.labels)}",
+                param="labels",
+            )
+
     def _decode(
-        self, index: int, plan: "_Planned", outputs: list[NDArray[np.float32]], threshold: float
+        self,
+        index: int,
+        document: Document,
+        outputs: list[NDArray[np.float32]],
+        options: EntityOptions,
+        offset_unit: OffsetUnit,
     ) -> TaggedText:
-        tokenized = plan.tokenized
-        if not plan.windows:
-            return TaggedText([], 0, len(tokenized))
-        logits = stitch(plan.windows, outputs)
-        if not np.isfinite(logits).all():
+        if not all(np.isfinite(output).all() for output in outputs):
             raise InferenceError(f"the model gave no usable answer for item {index}: not finite", index=index)
-        found = find_entities(
-            plan.text,
-            tokenized.offsets,
-            tokenized.word_ids,
-            softmax(logits),
-            self._scheme,
-            threshold=threshold,
-        )
+        found = self._finder.find(document, outputs, options)
+        places = places_in(document.text, offset_unit)
         entities = [
-            Entity(entity.start, entity.end, plan.text[entity.start : entity.end], entity.label, entity.score)
+            Entity(
+                places(entity.start),
+                places(entity.end),
+                document.text[entity.start : entity.end],
+                entity.label,
+                entity.score,
+            )
             for entity in found
         ]
-        return TaggedText(entities, len(plan.windows), len(tokenized))
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A tokenised text and the windows it is read in."""
-
-    text: str
-    tokenized: TokenizedText
-    windows: list[Window]
+        return TaggedText(entities, len(outputs), document.tokens)
 
 
 def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

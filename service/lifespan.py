@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -159,7 +159,7 @@ class _Opener:
     services: Services
     faq_folder: Path
 
-    async def model(self, route: str, setting: str, kind: Callable[..., Model]) -> Model | None:
+    async def model(self, route: str, setting: str, kind: type[Model]) -> Model | None:
         """The model that ``setting`` names, running; None if there is none."""
         name: str = getattr(self.settings, setting)
         if name == OFF:
@@ -180,14 +180,17 @@ class _Opener:
         self.stack.callback(engine.close)
         observer = self.metrics.observe_model(bundle.manifest)
         try:
-            model = kind(
-                bundle.manifest,
+            model = kind.from_bundle(
+                bundle,
                 tokenizer,
                 engine,
                 budget=self.budget,
                 limits=_batching_limits(self.settings),
                 observer=observer,
             )
+        except BundleError as error:
+            self._failed(route, f"bundle {name} is refused, check {error}")
+            return None
         except ValueError as error:
             self._failed(route, f"CONCHE_{setting.upper()}: {error}", ModelFailedError)
             return None

@@ -22,6 +22,10 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
         "in `...` if there are more than fit. Absent if none did.",
         "schema": {"type": "string"},
     },
+    "x-conche-windows-total": {
+        "description": "Windows read, over all texts: one for each paragraph that fits the model.",
+        "schema": {"type": "integer"},
+    },
 }
 
 
@@ -39,7 +43,11 @@ def embedding_headers(model_id: str, tokens: Sequence[int], truncated: Sequence[
 
 def tagging_headers(model_id: str, tokens: Sequence[int], windows: Sequence[int]) -> dict[str, str]:
     """Headers of an entity answer; ``tokens`` and ``windows`` per text."""
-    headers = {"x-conche-model": model_id, "x-conche-tokens": str(sum(tokens))}
+    headers = {
+        "x-conche-model": model_id,
+        "x-conche-tokens": str(sum(tokens)),
+        "x-conche-windows-total": str(sum(windows)),
+    }
     split = _by_index(windows, above=1)
     return headers | {"x-conche-windows": split} if split else headers
 

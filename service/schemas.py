@@ -4,11 +4,13 @@ Fields we do not know are ignored, and null means "not said": clients of other s
 an operator sets are not here but in ``admission``.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, JsonValue, model_validator
 
 from model.runtime.bundle import Manifest
+from model.runtime.entities import EntityOptions, Strategy
+from model.runtime.offset_units import OffsetUnit
 from service.errors import InvalidInputError
 from service.faq.filters import Filter, parse_filter
 from service.faq.index import Mode
@@ -29,6 +31,20 @@ Texts = Annotated[
     BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
     Field(description="One text, or several."),
 ]
+
+
+_OFFSET_UNITS: Final[dict[str, OffsetUnit]] = {
+    **dict.fromkeys(["codepoint", "codepoints", "utf32"], "code-points"),
+    "utf16": "utf-16",
+    **dict.fromkeys(["byte", "bytes", "utf8"], "bytes"),
+}
+
+
+def _offset_unit(value: object) -> object:
+    """Other spellings of a unit are taken too."""
+    if not isinstance(value, str):
+        return value
+    return _OFFSET_UNITS.get(value.lower().replace("-", "").replace("_", ""), value)
 
 
 class _Request(BaseModel):
@@ -171,6 +187,37 @@ class NerRequest(_Request):
         allow_inf_nan=False,
         description="Leave out entities that score less; the spans of the others do not change.",
     )
+    labels: list[Annotated[str, Field(max_length=200)]] | None = Field(
+        default=None,
+        max_length=1000,
+        description="Keep entities of these types only, such as `PER`; /info lists the model's labels. "
+        "All, if not said.",
+    )
+    offset_unit: Annotated[
+        OffsetUnit,
+        BeforeValidator(_offset_unit),
+        Field(
+            description="What `start` and `end` count: `code-points` of the text (Python), `utf-16` units "
+            "(JavaScript, Java, C#) or `bytes` of its UTF-8 form (Go, Rust).",
+        ),
+    ] = "code-points"
+    aggregation_strategy: Strategy = Field(
+        default="viterbi",
+        description="How the labels of tokens become entities. `viterbi`: the best sequence over whole words "
+        "that the label scheme allows. `first`, `average`, `max`, `simple` and `none` are those of the "
+        "Hugging Face pipeline: a word's label is that of its first token, of the mean of its tokens, or of "
+        "the surest one; `simple` joins tokens whatever the words; `none` gives each token by itself under "
+        "the model's own label, such as `B-PER`. `viterbi` differs from `first` in that no label can stand "
+        "out of place and in its scores, which may be calibrated; theirs are raw.",
+    )
+
+    def options(self) -> EntityOptions:
+        """Which entities are wanted."""
+        return EntityOptions(
+            threshold=self.threshold,
+            labels=None if self.labels is None else frozenset(self.labels),
+            strategy=self.aggregation_strategy,
+        )
 
 
 class ExplainBody(BaseModel):
@@ -226,11 +273,16 @@ class SearchResponse(BaseModel):
 class EntityBody(BaseModel):
     """One named entity."""
 
-    start: int = Field(ge=0, description="Index of its first code point in the text sent.")
-    end: int = Field(ge=1, description="Index after its last code point.")
+    start: int = Field(ge=0, description="Where it begins in the text sent, in `offset_unit`.")
+    end: int = Field(ge=1, description="Where it ends: the index behind its last unit.")
     text: str = Field(description="Exactly the text from start to end.")
     label: str
-    score: float = Field(ge=0, le=1)
+    score: float = Field(
+        ge=0,
+        le=1,
+        description="How sure the model is; for a bundle with a calibration, the share of such entities that "
+        "are right.",
+    )
 
 
 class ReadinessBody(BaseModel):
@@ -307,5 +359,15 @@ NER_EXAMPLES: dict[str, Any] = {
     "English": {"value": {"inputs": "Tim Cook met Angela Merkel in Berlin."}},
     "Chinese": {
         "value": {"inputs": ["张三昨天从上海飞往巴黎。", "小米公司的总部在北京。"], "threshold": 0.5}
+    },
+    "places only, for JavaScript": {
+        "value": {
+            "inputs": "🙂 Angela Merkel flew from Berlin to Paris.",
+            "labels": ["LOC"],
+            "offset_unit": "utf-16",
+        }
+    },
+    "as the Hugging Face pipeline": {
+        "value": {"inputs": "Tim Cook met Angela Merkel in Berlin.", "aggregation_strategy": "simple"}
     },
 }

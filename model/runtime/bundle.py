@@ -36,6 +36,7 @@ BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Task = Literal["embedding", "token-classification"]
 Family = Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
+SchemeName = Literal["bio", "iob1", "bioes", "bilou", "plain"]
 Storage = Literal["float32", "float16", "int8_row", "q4_block32"]
 STORAGES: tuple[Storage, ...] = get_args(Storage)
 
@@ -45,7 +46,7 @@ class BundleError(Exception):
 
     Attributes:
         check: the check that failed, one of a small set of words ("manifest", "files", "size", "sha256",
-            "tokenizer", "graph", "golden", "golden-tokens", "golden-outputs").
+            "tokenizer", "graph", "crf", "golden", "golden-tokens", "golden-outputs").
     """
 
     def __init__(self, check: str, message: str) -> None:
@@ -112,6 +113,13 @@ class FileEntry(_Part):
     size: int = Field(ge=0)
 
 
+class ScoreCalibration(_Part):
+    """How a span's raw score becomes the share of such spans that are right; see ``runtime.calibration``."""
+
+    slope: float = Field(gt=0)
+    intercept: float
+
+
 class Manifest(_Part):
     """What ``manifest.json`` says. Lengths are in tokens, special tokens included."""
 
@@ -130,6 +138,8 @@ class Manifest(_Part):
     prompts: dict[str, str] = {}
     default_prompt_name: str | None = None
     labels: tuple[str, ...] = ()
+    label_scheme: SchemeName | None = None  # None = as the labels' letters say
+    calibration: ScoreCalibration | None = None  # of entity scores; None = raw scores are given
     precision: Precision
     quality: dict[str, JsonValue] = {}  # measured figures, nested by set, language or label
     files: dict[str, FileEntry]

@@ -148,9 +148,9 @@ class Tokenizer:
         Raises:
             NotTextError: a text or the prefix holds half of a surrogate pair.
         """
-        _check_encodable(prefix, None)
+        check_characters(prefix, None)
         for index, text in enumerate(texts):
-            _check_encodable(text, index)
+            check_characters(text, index)
         # The batch call, even for one text, because it lets go of the interpreter lock.
         encodings = self._tokenizer.encode_batch([prefix + text for text in texts])
         return [
@@ -172,7 +172,7 @@ class Tokenizer:
             NotTextError: a text holds half of a surrogate pair.
         """
         for index, text in enumerate(texts):
-            _check_encodable(text, index)
+            check_characters(text, index)
         return self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
 
     def decode_batch(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
@@ -263,7 +263,16 @@ def _read_special_tokens_as_text(tokenizer: tokenizers.Tokenizer) -> None:
     tokenizer.pre_tokenizer = split if before is None else pre_tokenizers.Sequence([before, split])
 
 
-def _check_encodable(string: str, index: int | None) -> None:
+def check_characters(string: str, index: int | None) -> None:
+    """Refuse what has no UTF-8 form.
+
+    Args:
+        string: a text, or a prefix.
+        index: of the text, for the message; None = the prefix.
+
+    Raises:
+        NotTextError: it holds half of a surrogate pair.
+    """
     try:
         string.encode()
     except UnicodeEncodeError as error:

@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from model.runtime.bundle import Bundle
+from model.runtime.documents import read_documents
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
-from model.runtime.tagging import LabelScheme, find_entities, softmax
+from model.runtime.entities import EntityFinder
 from model.runtime.tokenization import Tokenizer
-from model.runtime.windows import plan_windows, stitch
 from model.training.scoring import Score, score_spans
 from model.training.spans import Span
 
@@ -48,19 +48,19 @@ def evaluate_tagger(
             f"{bundle.manifest.name} is for {bundle.manifest.task}; a token-classification bundle is wanted"
         )
     tokenizer = Tokenizer.from_bundle(bundle)
-    scheme = LabelScheme.from_labels(bundle.manifest.labels)
+    finder = EntityFinder.from_bundle(bundle)
     found: list[list[Span]] = []
     with closing(OnnxRuntimeEngine(bundle, threads=threads)) as engine:
-        for labelled, tokenized in zip(texts, tokenizer.tokenize([t.text for t in texts]), strict=True):
-            windows = plan_windows(labelled.text, tokenized, max_tokens=bundle.manifest.max_tokens)
+        documents = read_documents(
+            [labelled.text for labelled in texts], tokenizer, max_tokens=bundle.manifest.max_tokens
+        )
+        for document in documents:
             logits = [
                 engine.run(pad_batch([window.input_ids], tokenizer.pad_token_id), ["logits"])["logits"][0]
-                for window in windows
+                for window in document.windows
             ]
-            probabilities = softmax(stitch(windows, logits))
-            entities = find_entities(
-                labelled.text, tokenized.offsets, tokenized.word_ids, probabilities, scheme
+            found.append(
+                [Span(entity.start, entity.end, entity.label) for entity in finder.find(document, logits)]
             )
-            found.append([Span(entity.start, entity.end, entity.label) for entity in entities])
             on_text()
     return score_spans([labelled.spans for labelled in texts], found)

@@ -86,6 +86,7 @@ def _prove(path: Path) -> tuple[Bundle, GoldenReport]:
     from contextlib import closing
 
     from model.runtime.engine import OnnxRuntimeEngine
+    from model.runtime.entities import EntityFinder
     from model.runtime.golden import check_golden
     from model.runtime.threads import thread_count
     from model.runtime.tokenization import Tokenizer
@@ -93,6 +94,8 @@ def _prove(path: Path) -> tuple[Bundle, GoldenReport]:
     bundle = Bundle.load(path)
     tokenizer = Tokenizer.from_bundle(bundle)
     with closing(OnnxRuntimeEngine(bundle, threads=thread_count())) as engine:
+        if bundle.manifest.task == "token-classification":
+            EntityFinder.from_bundle(bundle)
         return bundle, check_golden(bundle, tokenizer, engine)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 import orjson
 
+from model.runtime.entities import EntityOptions
 from service.admission import TextLimits
 from service.cli import process
 from service.cli.options import (
@@ -144,7 +145,7 @@ def ner(texts: tuple[str, ...], threshold: float, **flags: str | None) -> None:
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
         if services.tagger is None:
             raise services.absence("/ner")
-        tagged = await services.tagger.tag(group, threshold=threshold)
+        tagged = await services.tagger.tag(group, EntityOptions(threshold=threshold))
         return [
             {
                 "text": text,

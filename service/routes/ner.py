@@ -14,7 +14,9 @@ from service.schemas import NER_EXAMPLES, EntityBody, NerRequest
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
-HEADERS = documented_headers("x-conche-model", "x-conche-tokens", "x-conche-windows")
+HEADERS = documented_headers(
+    "x-conche-model", "x-conche-tokens", "x-conche-windows", "x-conche-windows-total"
+)
 
 
 @router.post(
@@ -30,11 +32,13 @@ async def find_entities(
 ) -> Response:
     """Find the named entities of each text.
 
-    A text of any length is read to its end, in overlapping windows. `start` and `end` count code points of
-    the text as sent, and `text` is exactly what lies between them.
+    A text of any length is read to its end: each paragraph by itself, in overlapping windows where it is
+    longer than the model reads. `text` is exactly what stands from `start` to `end` of the text as sent,
+    counted in `offset_unit`. Entities do not overlap, and end with whole visible characters and, in scripts
+    with spaces, whole words.
     """
     limits.admit(body.inputs, param="inputs")
-    tagged = await tagger.tag(body.inputs, threshold=body.threshold)
+    tagged = await tagger.tag(body.inputs, body.options(), offset_unit=body.offset_unit)
     return Response(
         await encode_results([text.entities for text in tagged], _entity),
         media_type="application/json",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
+from model.runtime.entities import EntityOptions
 from model.runtime.tokenization import TokenizedText, Tokenizer
 from service.batching import BatchingLimits, BatchStats
 from service.errors import (
@@ -414,7 +415,7 @@ async def test_a_threshold_drops_entities_and_changes_none(tagger: EntityTagger)
     scores = sorted(found.score for found in everything.entities)
     assert scores[0] < scores[-1]
     for threshold in (scores[0], scores[len(scores) // 2], scores[-1], 1.0):
-        (some,) = await tagger.tag([text], threshold=threshold)
+        (some,) = await tagger.tag([text], EntityOptions(threshold=threshold))
         assert some.entities == [found for found in everything.entities if found.score >= threshold]
 
 

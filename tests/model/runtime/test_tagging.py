@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 
-from model.runtime.tagging import Entity, LabelScheme, decode, find_entities, softmax, words_of
+from model.runtime.decoding import SequenceDecoder
+from model.runtime.label_schemes import LabelScheme
+from model.runtime.tagging import Entity, find_entities, words_of
 from model.runtime.text_borders import grapheme_borders
 from model.runtime.tokenization import TokenizedText, Tokenizer
 from tests.bundles import LABELS, NER_LABELS, tiny_tokenizer
@@ -43,119 +43,25 @@ def pieces(text: str, *cuts: tuple[int, int, int | None]) -> TokenizedText:
     )
 
 
-def tag(
-    text: str, tokenized: TokenizedText, labels: Sequence[str], threshold: float = 0.0
-) -> list[tuple[str, str]]:
+def read(
+    text: str, tokenized: TokenizedText, probabilities: NDArray[np.float64], scheme: LabelScheme = SCHEME
+) -> list[Entity]:
+    """With label probabilities in place of a model."""
+    logits = np.log(np.maximum(probabilities, 1e-30))
+    return find_entities(text, tokenized.offsets, tokenized.word_ids, logits, SequenceDecoder(scheme))
+
+
+def tag(text: str, tokenized: TokenizedText, labels: Sequence[str]) -> list[tuple[str, str]]:
     """(slice, label) of what is found."""
-    entities = find_entities(
-        text, tokenized.offsets, tokenized.word_ids, certain(labels), SCHEME, threshold=threshold
-    )
+    entities = read(text, tokenized, certain(labels))
     return [(text[entity.start : entity.end], entity.label) for entity in entities]
 
 
-def tag_by_table(text: str, threshold: float = 0.0) -> list[Entity]:
+def tag_by_table(text: str) -> list[Entity]:
     """With the tiny NER model's table in place of a model."""
     (tokenized,) = TINY.tokenize([text])
     parts = [text[start:end] for start, end in tokenized.offsets.tolist()]
-    probabilities = certain([NER_LABELS.get(part, "O") for part in parts])
-    return find_entities(
-        text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME, threshold=threshold
-    )
-
-
-# Decoding
-
-
-def brute_force(probabilities: NDArray[np.float64], scheme: LabelScheme, restarts: Sequence[bool]) -> float:
-    """Best log-probability over all allowed sequences, one by one."""
-    best = -np.inf
-    count, width = probabilities.shape
-    for path in itertools.product(range(width), repeat=count):
-        names = [scheme.labels[label] for label in path]
-        allowed = True
-        for index, name in enumerate(names):
-            before = "O" if index == 0 or restarts[index] else names[index - 1]
-            allowed &= not name.startswith("I-") or before[2:] == name[2:]
-        if allowed:
-            best = max(best, float(np.log(probabilities[np.arange(count), path]).sum()))
-    return best
-
-
-@settings(deadline=None)
-@given(data=st.data(), count=st.integers(1, 4))
-def test_viterbi_finds_the_best_allowed_sequence(data: st.DataObject, count: int) -> None:
-    """Against trying them all."""
-    scheme = LabelScheme.from_labels(["I-A", "O", "B-A", "B-B", "I-B"])
-    logits = data.draw(arrays(np.float32, (count, 5), elements=st.floats(-4, 4, width=32)))
-    restarts = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-    probabilities = softmax(logits)
-    path = decode(probabilities, scheme, restarts=restarts)
-    reached = float(np.log(probabilities[np.arange(count), path]).sum())
-    assert reached == pytest.approx(brute_force(probabilities, scheme, restarts.tolist()), abs=1e-9)
-
-
-@settings(deadline=None)
-@given(data=st.data(), count=st.integers(1, 12))
-def test_decoded_sequences_keep_the_rules(data: st.DataObject, count: int) -> None:
-    """No I- without its B-, even where probabilities are zero."""
-    logits = data.draw(
-        arrays(np.float32, (count, len(LABELS)), elements=st.sampled_from([-1e4, 0.0, 3.0, 1e4]))
-    )
-    names = [LABELS[label] for label in decode(softmax(logits), SCHEME)]
-    for before, after in itertools.pairwise(["O", *names]):
-        assert not after.startswith("I-") or before[2:] == after[2:]
-
-
-def test_an_orphan_inside_label_takes_the_likelier_reading() -> None:
-    """A greedy reading would give I-PER out of nothing, or drop a sure name."""
-    probabilities = certain(["O", "I-PER"], 0.9)
-    probabilities[0] = [0.55, 0.40, 0.01, 0.01, 0.01, 0.01, 0.01]
-    assert [LABELS[label] for label in decode(probabilities, SCHEME)] == ["B-PER", "I-PER"]
-
-
-def test_nothing_decodes_to_nothing() -> None:
-    """An empty text is no error."""
-    assert decode(np.zeros((0, len(LABELS))), SCHEME) == []
-    assert tag("", pieces(""), []) == []
-
-
-@settings(deadline=None)
-@given(arrays(np.float32, (3, 4), elements=st.floats(-1e4, 1e4, width=32)))
-def test_softmax_gives_probabilities(logits: NDArray[np.float32]) -> None:
-    """Large logits must not overflow."""
-    probabilities = softmax(logits)
-    np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, rtol=1e-12)
-    assert (probabilities >= 0).all()
-
-
-# Schemes
-
-
-def test_labels_in_any_order_are_understood() -> None:
-    """Published models number them as they like."""
-    scheme = LabelScheme.from_labels(["I-X", "B-X", "O"])
-    assert scheme.outside == 2
-    assert scheme.types == ("X", "X", None)
-    assert scheme.may_start.tolist() == [False, True, True]
-    assert scheme.may_follow.tolist() == [[True] * 3, [True] * 3, [False, True, True]]
-
-
-@pytest.mark.parametrize("labels", [["O", "PER", "LOC"], ["O", "I-PER", "I-LOC"]])
-def test_types_without_a_begin_label_are_runs(labels: list[str]) -> None:
-    """Plain and IOB1-like label sets still give entities."""
-    scheme = LabelScheme.from_labels(labels)
-    probabilities = np.eye(3)[[1, 1, 2, 0, 2]]
-    text = "a b c d e"
-    offsets = np.array([[2 * index, 2 * index + 1] for index in range(5)])
-    found = find_entities(text, offsets, list(range(5)), probabilities, scheme)
-    assert [(text[e.start : e.end], e.label) for e in found] == [("a b", "PER"), ("c", "LOC"), ("e", "LOC")]
-
-
-@pytest.mark.parametrize("labels", [["B-X", "I-X"], ["O", "O"], ["O", "S-X", "B-X"], ["O", "L-X"]])
-def test_schemes_that_would_be_misread_are_refused(labels: list[str]) -> None:
-    """BIOES read as BIO would lose every single-word entity."""
-    with pytest.raises(ValueError, match="label"):
-        LabelScheme.from_labels(labels)
+    return read(text, tokenized, certain([NER_LABELS.get(part, "O") for part in parts]))
 
 
 # Words
@@ -304,28 +210,6 @@ def test_a_span_of_separators_only_is_none() -> None:
     assert tag("a , b", pieces("a , b", (0, 1, 0), (2, 3, 1), (4, 5, 2)), ["O", "B-LOC", "O"]) == []
 
 
-def test_entities_do_not_cross_an_empty_line() -> None:
-    """A heading and the text below it are two things; one line end is a mere fold."""
-    for gap, wanted in (
-        ("\n", ["New{}York"]),
-        ("\n\n", ["New"]),
-        ("\r\n \r\n", ["New"]),
-    ):
-        text = f"New{gap}York"
-        tokenized = pieces(text, (0, 3, 0), (3 + len(gap), 7 + len(gap), 1))
-        found = find_entities(
-            text, tokenized.offsets, tokenized.word_ids, certain(["B-LOC", "I-LOC"], 0.99), SCHEME
-        )
-        assert text[found[0].start : found[0].end] == wanted[0].format(gap)
-
-
-def test_runs_without_begin_labels_do_not_cross_an_empty_line_either() -> None:
-    """There nothing else would part them."""
-    scheme = LabelScheme.from_labels(["O", "PER"])
-    found = find_entities("a\n\nb", np.array([[0, 1], [3, 4]]), [0, 1], np.eye(2)[[1, 1]], scheme)
-    assert [(entity.start, entity.end) for entity in found] == [(0, 1), (3, 4)]
-
-
 def test_two_labels_on_one_visible_character_give_one_entity() -> None:
     """The first takes the character whole; what is left for the second is nothing."""
     text = "e\u0301 x"
@@ -341,7 +225,7 @@ def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObjec
     """Whatever the model says."""
     (tokenized,) = TINY.tokenize([text])
     names = data.draw(st.lists(st.sampled_from(LABELS), min_size=len(tokenized), max_size=len(tokenized)))
-    found = find_entities(text, tokenized.offsets, tokenized.word_ids, certain(names, 0.7), SCHEME)
+    found = read(text, tokenized, certain(names, 0.7))
     borders = grapheme_borders(text)
     free_from = 0
     for entity in found:
@@ -355,26 +239,13 @@ def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObjec
         assert 0.0 <= entity.score <= 1.0
 
 
-@settings(deadline=None)
-@given(data=st.data(), threshold=st.floats(0, 1))
-def test_a_threshold_only_drops_whole_entities(data: st.DataObject, threshold: float) -> None:
-    """answer(t) is exactly answer(0) with score >= t."""
-    text = "Tim Cook visited Paris, London and 北京、上海 with 张三."
-    (tokenized,) = TINY.tokenize([text])
-    logits = data.draw(arrays(np.float32, (len(tokenized), len(LABELS)), elements=st.floats(-3, 3, width=32)))
-    arguments = (text, tokenized.offsets, tokenized.word_ids, softmax(logits), SCHEME)
-    everything = find_entities(*arguments)
-    kept = find_entities(*arguments, threshold=threshold)
-    assert kept == [entity for entity in everything if entity.score >= threshold]
-
-
 def test_the_score_is_the_mean_over_words() -> None:
     """As the Hugging Face pipeline counts, so that thresholds carry over; sub-tokens count once."""
     text = "Tim Cooking"
     tokenized = pieces(text, (0, 3, 0), (4, 8, 1), (8, 11, 1))
     probabilities = certain(["B-PER", "I-PER", "O"])
     probabilities[1] = certain(["I-PER"], 0.7)
-    (entity,) = find_entities(text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME)
+    (entity,) = read(text, tokenized, probabilities)
     assert entity == Entity(0, 11, "PER", pytest.approx(0.8))
 
 
@@ -384,10 +255,10 @@ def test_special_and_prefix_tokens_are_never_entities() -> None:
     assert tag("hello", tokenized, ["B-PER"] * (len(tokenized) - 2) + ["O", "B-LOC"]) == []
 
 
-def test_probabilities_of_another_shape_are_refused() -> None:
+def test_logits_of_another_shape_are_refused() -> None:
     """Labels and logits would be matched wrongly."""
-    with pytest.raises(ValueError, match="probabilities"):
-        find_entities("a", np.array([[0, 1]]), [0], np.ones((1, 3)), SCHEME)
+    with pytest.raises(ValueError, match="logits"):
+        find_entities("a", np.array([[0, 1]]), [0], np.ones((1, 3)), SequenceDecoder(SCHEME))
 
 
 # Growth
@@ -403,9 +274,7 @@ def test_a_longer_text_takes_no_more_work_per_character(unit: str, start: str, l
         text = (start + unit * length)[:length]
         tokenized = pieces(text, *((index, index + 1, 0) for index in range(length)))
         probabilities = certain(["B-PER", *[label] * (length - 1)])
-        return calls_of(
-            lambda: find_entities(text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME)
-        )
+        return calls_of(lambda: read(text, tokenized, probabilities))
 
     work(200)  # whatever is done once, is done
     assert work(1600) <= 9 * work(200)

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.runtime.bundle import Bundle
+from model.runtime.decoding import SequenceDecoder
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
-from model.runtime.tagging import Entity, LabelScheme, find_entities, softmax
+from model.runtime.label_schemes import LabelScheme
+from model.runtime.tagging import Entity, find_entities
 from model.runtime.tokenization import TokenizedText, Tokenizer
 from model.runtime.windows import Window, plan_windows, stitch
 from tests.bundles import LABELS, tiny_tokenizer, write_tiny_ner_bundle
 from tests.model.runtime.work import RUNS, calls_of
 
 TINY = Tokenizer(tiny_tokenizer())
-SCHEME = LabelScheme.from_labels(LABELS)
+DECODER = SequenceDecoder(LabelScheme.from_labels(LABELS))
 
 TEXTS = st.lists(
     st.sampled_from(
@@ -47,8 +49,7 @@ def entities_by_windows(engine: OnnxRuntimeEngine, text: str, max_tokens: int) -
     windows = plan_windows(text, tokenized, max_tokens=max_tokens)
     logits = engine.run(pad_batch([window.input_ids for window in windows], 0), ["logits"])["logits"]
     rows = [logits[index, : len(window.input_ids)] for index, window in enumerate(windows)]
-    probabilities = softmax(stitch(windows, rows))
-    return find_entities(text, tokenized.offsets, tokenized.word_ids, probabilities, SCHEME)
+    return find_entities(text, tokenized.offsets, tokenized.word_ids, stitch(windows, rows), DECODER)
 
 
 def test_a_text_that_fits_is_one_window() -> None:
@@ -85,9 +86,7 @@ def test_entities_are_those_of_the_whole_text(engine: OnnxRuntimeEngine, text: s
         engine.run(pad_batch([tokenized.input_ids[index : index + 1]], 0), ["logits"])["logits"][0]
         for index in range(len(tokenized))
     ]
-    expected = find_entities(
-        text, tokenized.offsets, tokenized.word_ids, softmax(np.concatenate(whole)), SCHEME
-    )
+    expected = find_entities(text, tokenized.offsets, tokenized.word_ids, np.concatenate(whole), DECODER)
     assert entities_by_windows(engine, text, max_tokens) == expected
 
 

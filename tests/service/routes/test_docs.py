@@ -151,4 +151,5 @@ async def test_the_default_tagger_gets_its_examples_right() -> None:
         "Tim Cook met Angela Merkel in Berlin.": {"Tim Cook": "PER", "Angela Merkel": "PER", "Berlin": "LOC"},
         "张三昨天从上海飞往巴黎。": {"张三": "PER", "上海": "LOC", "巴黎": "LOC"},
         "小米公司的总部在北京。": {"小米公司": "ORG", "北京": "LOC"},
+        "🙂 Angela Merkel flew from Berlin to Paris.": {"Berlin": "LOC", "Paris": "LOC"},
     }
