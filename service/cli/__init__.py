@@ -33,6 +33,9 @@ COMMANDS: dict[str, LazyCommand] = {
         "service.cli.models", "export", "Write a checkpoint as a bundle that can be served."
     ),
     "train": LazyCommand("service.cli.train", "train", "Fine-tune a model on your own files."),
+    "augment": LazyCommand(
+        "service.cli.augment", "augment", "Write labelled texts with other names, to train from."
+    ),
     "eval": LazyCommand("service.cli.evaluate", "evaluate", "Measure a model on your own files."),
     "settings": LazyCommand("service.cli.settings", "settings", "Show every setting."),
 }
