@@ -146,7 +146,7 @@ class SearchRequest(_Request):
     mode: Mode = Field(
         default="hybrid",
         description="What decides the order: meaning and words together, meaning alone (`dense`) or words "
-        "alone (`lexical`).",
+        "alone (`lexical`). The score is made of both in every mode, so none does without the vectors.",
     )
     filter: dict[str, JsonValue] | None = Field(
         default=None,

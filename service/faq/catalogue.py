@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -23,6 +23,7 @@ from service.errors import (
     EmptyInputError,
     EntryChangedError,
     InvalidInputError,
+    ModelMismatchError,
     ServiceError,
     TooManyInputsError,
     UnknownCollectionError,
@@ -126,6 +127,14 @@ class SearchObserver(Protocol):
     def on_search(self, *, queries: int, unanswered: int, seconds: float) -> None:
         """One search; ``unanswered`` queries had no hit, ``seconds`` went into looking up, not embedding."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """The model whose vectors a write is stored with."""
+
+    fingerprint: str
+    model_id: str
 
 
 class FaqCatalogue:
@@ -515,22 +524,32 @@ class FaqCatalogue:
                 raise
             return {}
 
-    async def _without_vector(self, collection: str, texts: list[str], *, create: bool) -> list[str]:
-        """Those of ``texts`` to be embedded; all of them for a collection that is to be made.
+    async def _still_to_embed(
+        self, collection: str, texts: list[str], *, create: bool
+    ) -> tuple[list[str], _Maker]:
+        """Those of ``texts`` that the store lacks, and whose vectors the entries are written with.
+
+        A collection of another model takes changes that need no vector of this one: what is switched off,
+        labelled or described anew.
 
         Raises:
-            ModelMismatchError: there are texts, and the collection is of another model.
+            ModelMismatchError: there are some to embed, and the collection is of another model.
         """
+        own = _Maker(self.fingerprint, self.model_id)
+        if not texts:
+            return [], own
         try:
-            if texts:
-                info = await self.info(collection)
-                if info.fingerprint not in {None, self.fingerprint}:
-                    raise model_mismatch(info, self.model_id)
-            return await asyncio.to_thread(self.store.missing_texts, collection, texts)
+            info = await self.info(collection)
+            missing = await asyncio.to_thread(self.store.missing_texts, collection, texts)
         except UnknownCollectionError:
             if not create:
                 raise
-            return texts
+            return texts, own  # all of them, for a collection that is to be made
+        if info.fingerprint is None or info.fingerprint == self.fingerprint:
+            return missing, own
+        if missing or info.model_id is None:
+            raise model_mismatch(info, self.model_id)
+        return [], _Maker(info.fingerprint, info.model_id)
 
     async def _write(
         self,
@@ -544,7 +563,8 @@ class FaqCatalogue:
         """Embed what is missing into ``vectors``, then apply; what is in memory follows."""
         texts = texts_to_embed(write.upserts)
         for attempt in range(1, _ATTEMPTS + 1):
-            missing = await self._without_vector(collection, texts, create=create)
+            missing, maker = await self._still_to_embed(collection, texts, create=create)
+            own = maker.fingerprint == self.fingerprint
             vectors.update(
                 {text: self._measured_vectors[text] for text in missing if text in self._measured_vectors}
             )
@@ -555,19 +575,24 @@ class FaqCatalogue:
                 revision = await asyncio.to_thread(
                     self.store.apply,
                     collection,
-                    Write(write.upserts, write.deletes, vectors, write.replace, write.unchanged),
-                    fingerprint=self.fingerprint,
-                    model_id=self.model_id,
+                    replace(write, vectors=vectors if own else {}),
+                    fingerprint=maker.fingerprint,
+                    model_id=maker.model_id,
                     create=create,
                 )
-            except MissingVectorsError:
+            except (MissingVectorsError, ModelMismatchError) as error:
+                if own and isinstance(error, ModelMismatchError):
+                    raise
                 if attempt == _ATTEMPTS:
                     raise EntryChangedError(
                         "others delete what this write shares with them all the time; try again"
                     ) from None
-                continue  # the last entry that shared a text went a moment ago
+                continue  # the last entry that shared a text went a moment ago, or the model did
             break
-        await self._searcher.follow(collection)
+        try:
+            await self._searcher.follow(collection)
+        except ModelMismatchError:
+            self._searcher.forget(collection)  # it is written, and searches are refused until it is embedded
         return revision
 
     async def _embed(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from service.errors import InvalidInputError, ServiceError
+from service.errors import ConflictError, InvalidInputError, ServiceError
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.embedding import Progress, TextEmbedder, UnreadableTextError, embed_texts
 from service.faq.store import FaqStore, MissingVectorsError
@@ -104,6 +104,21 @@ class Reindexing:
             fingerprint=self._fingerprint,
             model_id=self._embedder.model_id,
         )
+        try:
+            await self._fill(collection, generation, progress)
+        except ConflictError:
+            if not await asyncio.to_thread(self._done_elsewhere, collection, generation):
+                raise
+            logger.info("collection %s: another process finished the same reindex first", collection)
+
+    def _done_elsewhere(self, collection: str, generation: int) -> bool:
+        """Whether another process made what this one was making, or something newer of the same model."""
+        info = self._store.info(collection)
+        return info.fingerprint == self._fingerprint and info.generation >= generation
+
+    async def _fill(self, collection: str, generation: int, progress: Progress | None) -> None:
+        """Embed what the generation lacks, and make it the live one."""
+        store = self._store
         texts = await asyncio.to_thread(self._texts, collection)
         missing: Sequence[str] = await asyncio.to_thread(
             store.missing_texts, collection, texts, generation=generation

@@ -395,6 +395,7 @@ def model_mismatch(info: CollectionInfo, model_id: str | None) -> ModelMismatchE
     return ModelMismatchError(
         f"collection {info.name} was embedded by {info.model_id} (fingerprint "
         f"{(info.fingerprint or '')[:12]}), not by {model_id or 'this model'}; "
-        f"`conche faq reindex {info.name}` embeds it anew",
+        f"`conche faq reindex {info.name}` embeds it anew. Until then its entries can be read, deleted and "
+        "changed in all but their texts; searching needs vectors of one model in every mode, for the score",
         param="collection",
     )

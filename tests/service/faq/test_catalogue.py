@@ -492,6 +492,39 @@ async def test_many_searches_and_writes_at_once_never_see_half_a_write(
 # -- models ------------------------------------------------------------------------------------------------
 
 
+async def test_changes_that_need_no_vector_do_not_need_the_model(
+    open_catalogue: OpenCatalogue, other_model: HashingEmbedder
+) -> None:
+    """Somebody changed the bundle: what is wrong can be switched off, labelled and taken away meanwhile."""
+    writer = open_catalogue()
+    await writer.upsert("shop", SHOP)
+    catalogue = open_catalogue(other_model)
+    await catalogue.patch("shop", "refund", {"tags": ["t"], "metadata": {"a": 1}, "language": None})
+    await catalogue.upsert("shop", [SHOP[1].model_copy(update={"tags": ("u",)})])
+    await catalogue.patch("shop", "refund", {"enabled": False})
+    assert other_model.calls == []
+    with pytest.raises(ModelMismatchError, match="changed in all but their texts"):
+        await catalogue.patch("shop", "password", {"answer": "By post."})
+    with pytest.raises(ModelMismatchError):  # its vectors went with it
+        await catalogue.patch("shop", "refund", {"enabled": True})
+    assert (await _first(writer, "reset my password")).hits[0].hit.id == "password"
+    assert await catalogue.delete("shop", ids=["password"]) == 1
+
+
+async def test_a_write_counts_although_its_collection_cannot_be_searched_any_more(
+    open_catalogue: OpenCatalogue, other_model: HashingEmbedder
+) -> None:
+    """The model was exchanged by another process, after this one had brought the collection into memory."""
+    catalogue, other = open_catalogue(), open_catalogue(other_model)
+    await catalogue.upsert("shop", SHOP)
+    await catalogue.load("shop")
+    await other.reindex("shop")
+    assert (await catalogue.patch("shop", "refund", {"tags": ["t"]})).tags == ("t",)
+    assert await catalogue.delete("shop", ids=["hidden"]) == 1
+    with pytest.raises(ModelMismatchError):
+        await _first(catalogue, "退款")
+
+
 async def test_vectors_of_another_model_are_never_compared(
     open_catalogue: OpenCatalogue, other_model: HashingEmbedder
 ) -> None:

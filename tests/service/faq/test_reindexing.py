@@ -1,12 +1,13 @@
 """A collection gets the vectors of another model, while it is searched and written."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
 
 from model.runtime.bundle import Manifest
-from service.errors import InvalidInputError, ModelMismatchError, UnknownCollectionError
+from service.errors import ConflictError, InvalidInputError, ModelMismatchError, UnknownCollectionError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
@@ -137,6 +138,51 @@ async def test_what_was_embedded_before_a_stop_is_not_embedded_again(
     await catalogue.reindex("shop")
     assert len(again.texts) <= TEXTS - 256
     assert await _best(catalogue, "how to return item 7") == "7"
+
+
+async def test_two_processes_may_reindex_one_collection(
+    open_catalogue: OpenCatalogue,
+    old: HashingEmbedder,
+    embedder: HashingEmbedder,
+    manifest: Manifest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Replicas that are told at once: both have what they wanted, whoever comes last."""
+    await open_catalogue(old).upsert("shop", ENTRIES)
+    slow, fast = open_catalogue(), open_catalogue(HashingEmbedder(manifest))
+    others = iter([fast.reindex])
+
+    async def overtake(_: Sequence[str]) -> None:
+        for reindex in others:
+            await reindex("shop")
+
+    embedder.before = overtake
+    with caplog.at_level(logging.INFO):
+        await slow.reindex("shop")
+    assert slow.reindex_status("shop") == ReindexStatus(TEXTS, TEXTS, "finished")
+    assert "another process finished the same reindex" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert await _best(slow, "how to return item 7") == "7"
+
+
+async def test_a_reindex_that_another_model_overtakes_has_failed(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder, embedder: HashingEmbedder
+) -> None:
+    """What was wanted did not come about, and the status says so."""
+    serving, catalogue = open_catalogue(old), open_catalogue()
+    await serving.upsert("shop", ENTRIES)
+    others = iter([serving.reindex])
+
+    async def overtake(_: Sequence[str]) -> None:
+        for reindex in others:
+            await reindex("shop")
+
+    embedder.before = overtake
+    with pytest.raises(ConflictError, match="another model's took its place"):
+        await catalogue.reindex("shop")
+    status = catalogue.reindex_status("shop")
+    assert status is not None
+    assert status.state == "failed"
 
 
 async def test_a_reindex_that_fails_says_why_and_changes_nothing(
