@@ -43,10 +43,11 @@ again.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.lexical import lexical_terms
 from service.faq.store import CollectionInfo
@@ -79,7 +80,7 @@ ENTRY_FIELDS: Final = {
     "parts": "int64: how many rows this version of the entry has",
     "deleted": "bool: a tombstone, with neither body nor terms",
     "enabled": "bool",
-    "sequence": "int64: the place in the order of first writing; a replaced entry keeps it",
+    "sequence": "int64: the place in the order of first writing; a replaced entry and a tombstone keep it",
     "filterable": "bool: False = language, tags and metadata did not fit and are empty here; ask the body",
     "language": "'' = none",
     "tags": "array of strings",
@@ -132,9 +133,14 @@ class Names:
         """The Milvus collection of entries; seals that point to it are void."""
         return f"{self.prefix}_entries"
 
+    @property
+    def vectors_start(self) -> str:
+        """What the names of all Milvus collections of vectors begin with."""
+        return f"{self.prefix}_vectors_"
+
     def vectors(self, dimensions: int) -> str:
         """The Milvus collection of vectors of one length."""
-        return f"{self.prefix}_vectors_{dimensions}"
+        return f"{self.vectors_start}{dimensions}"
 
     def owner(self, identifier: str) -> str:
         """The Milvus collection that a writer's claims point to."""
@@ -271,19 +277,26 @@ def term_key(term: str) -> str:
 
 
 def entry_rows(
-    entry: FaqEntry, body: str, *, incarnation: int, version: int, sequence: int, bm25: bool
+    entry: FaqEntry,
+    body: str,
+    terms: Sequence[str],
+    *,
+    incarnation: int,
+    version: int,
+    sequence: int,
+    bm25: bool,
 ) -> list[dict[str, Any]]:
     """The rows of one version of an entry.
 
     Args:
         entry: to be kept.
         body: `service.faq.entry_bodies.body_of` it.
+        terms: `entry_terms` of it.
         incarnation: see `ENTRY_FIELDS`, as for the next two.
         version: of the FAQ collection.
         sequence: of the entry.
         bm25: whether the Milvus collection has `BM25_FIELDS`.
     """
-    terms = entry_terms(entry)
     distinct = list(dict.fromkeys(map(term_key, terms)))
     bodies = list(_chunks(body, MAX_STRING_BYTES))
     term_parts = [
@@ -316,7 +329,9 @@ def entry_rows(
     ]
 
 
-def tombstone_row(identifier: str, *, incarnation: int, version: int, bm25: bool) -> dict[str, Any]:
+def tombstone_row(
+    identifier: str, *, incarnation: int, version: int, sequence: int, bm25: bool
+) -> dict[str, Any]:
     """The row that says that an entry is gone."""
     return {
         "key": _key(incarnation, identifier, version, 0),
@@ -327,7 +342,7 @@ def tombstone_row(identifier: str, *, incarnation: int, version: int, bm25: bool
         "parts": 1,
         "deleted": True,
         "enabled": False,
-        "sequence": 0,
+        "sequence": sequence,
         "filterable": True,
         "language": "",
         "tags": [],
@@ -387,6 +402,62 @@ def head_key(name: str, version: int, part: int) -> str:
     return f"{name}@{version}@{part}"
 
 
+def head_keys(head: Head) -> list[str]:
+    """The primary keys of a head's rows."""
+    return [row["key"] for row in head_rows(head)]
+
+
+def vector_rows(
+    entry: FaqEntry,
+    vectors: Mapping[str, Sequence[float]],
+    *,
+    incarnation: int,
+    generation: int,
+    version: int,
+    sequence: int,
+) -> list[dict[str, Any]]:
+    """The rows of the vectors of one version of an entry.
+
+    Args:
+        entry: that needs them.
+        vectors: by text; texts that are not among them get no row.
+        incarnation: see `VECTOR_FIELDS`, as for the next three.
+        generation: of the vectors.
+        version: of the entry.
+        sequence: of the entry.
+    """
+    shared = {
+        "incarnation": incarnation,
+        "generation": generation,
+        "entry_id": entry.id,
+        "version": version,
+        "sequence": sequence,
+        **filter_fields(entry),
+    }
+    return [
+        shared
+        | {
+            "key": vector_key(incarnation, generation, entry.id, version, phrasing),
+            "phrasing": phrasing,
+            "digest": text_digest(text),
+            "vector": vectors[text],
+        }
+        for text, phrasing in numbered_texts(entry).items()
+        if text in vectors
+    ]
+
+
+def numbered_texts(entry: FaqEntry) -> dict[str, int]:
+    """The texts that searching ``entry`` needs, and how `VECTOR_FIELDS` number them."""
+    numbers = {text: number for number, text in enumerate(entry.phrasings)}
+    return {text: numbers.get(text, QUESTION_AND_ANSWER) for text in texts_to_embed([entry])}
+
+
+def text_digest(text: str) -> str:
+    """By which a text's vectors are found."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def makes_bm25(server_version: str) -> bool:
     """Whether the server turns text into BM25 vectors: milvus-lite 3 and Milvus from 2.5.
 
@@ -418,6 +489,16 @@ def create_heads(client: "MilvusClient", name: str) -> None:
     _string(schema, "body", MAX_STRING_BYTES)
     schema.add_field("placeholder", DataType.FLOAT_VECTOR, dim=2)
     _create(client, name, schema, {"placeholder": ("FLAT", "IP", {})})
+
+
+def create_owner(client: "MilvusClient", name: str) -> None:
+    """Make a Milvus collection for aliases to point to; it stays empty."""
+    from pymilvus import DataType  # noqa: PLC0415 - an optional extra
+
+    schema = client.create_schema(auto_id=False, description="Conche: a writer")
+    _string(schema, "key", _KEY_BYTES, is_primary=True)
+    schema.add_field("placeholder", DataType.FLOAT_VECTOR, dim=2)
+    client.create_collection(name, schema=schema)
 
 
 def create_entries(client: "MilvusClient", name: str, *, bm25: bool) -> None:

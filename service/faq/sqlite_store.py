@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from service.errors import (
     CollectionExistsError,
-    ConflictError,
     DuplicateEntryError,
     EntryChangedError,
-    InvalidInputError,
     StorageError,
     StorageFullError,
     UnavailableError,
@@ -38,10 +36,13 @@ from service.faq.store import (
     Vector,
     Write,
     check_collection_name,
+    check_limit,
     check_settings,
     check_vectors,
     check_write,
     model_mismatch,
+    not_under_way,
+    place_after,
     unknown_collection,
 )
 
@@ -223,9 +224,8 @@ class SqliteFaqStore:
         filter: EntryFilter | None = None,
     ) -> tuple[list[FaqEntry], str | None]:
         """See `FaqStore.page`."""
-        if limit < 1:
-            raise InvalidInputError("limit is below 1", param="limit")
-        start = _sequence(after)
+        check_limit(limit)
+        start = place_after(after)
         found: list[tuple[int, FaqEntry]] = []
         with self._file.reading() as db:
             collection = _collection(db, name)
@@ -675,11 +675,7 @@ def _pending(db: sqlite3.Connection, collection: _Collection, generation: int) -
         (collection.id, generation),
     ).fetchone()
     if row is None:
-        raise ConflictError(
-            f"this reindex of {collection.name} is not under way: it was finished, given up, or another "
-            f"model's took its place; `conche faq reindex {collection.name}` starts one",
-            param="collection",
-        )
+        raise not_under_way(collection.name)
     return None if row[0] is None else int(row[0])
 
 
@@ -747,14 +743,6 @@ def _in_order(db: sqlite3.Connection, collection_id: int, start: int) -> Iterato
     while rows := cursor.fetchmany(_ROWS_A_READ):
         for sequence, identifier, body in rows:
             yield sequence, entry_of(identifier, body)
-
-
-def _sequence(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise InvalidInputError("after is not what the page before returned", param="after")
-    return int(cursor)
 
 
 def _vectors(

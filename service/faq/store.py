@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import InvalidInputError, ModelMismatchError, UnknownCollectionError
+from service.errors import ConflictError, InvalidInputError, ModelMismatchError, UnknownCollectionError
 from service.faq.entries import MAX_ANSWER_CHARS, FaqEntry
 
 COLLECTION_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -331,6 +331,29 @@ def check_settings(default_answer: str | None, min_score: float | None) -> None:
         raise InvalidInputError("min_score is not in 0..1", param="min_score")
 
 
+def check_limit(limit: int) -> None:
+    """Refuse a page of nothing, which would never end.
+
+    Raises:
+        InvalidInputError: it is below 1.
+    """
+    if limit < 1:
+        raise InvalidInputError("limit is below 1", param="limit")
+
+
+def place_after(cursor: str | None) -> int:
+    """Read where a page is to go on: after this place in the order of insertion; 0 = from the start.
+
+    Raises:
+        InvalidInputError: it is not a number that a page returned.
+    """
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise InvalidInputError("after is not what the page before returned", param="after")
+    return int(cursor)
+
+
 def check_write(write: Write) -> None:
     """Refuse a write that contradicts itself.
 
@@ -397,5 +420,14 @@ def model_mismatch(info: CollectionInfo, model_id: str | None) -> ModelMismatchE
         f"{(info.fingerprint or '')[:12]}), not by {model_id or 'this model'}; "
         f"`conche faq reindex {info.name}` embeds it anew. Until then its entries can be read, deleted and "
         "changed in all but their texts; searching needs vectors of one model in every mode, for the score",
+        param="collection",
+    )
+
+
+def not_under_way(name: str) -> ConflictError:
+    """The error for a generation that is not, or no longer, being made."""
+    return ConflictError(
+        f"this reindex of {name} is not under way: it was finished, given up, or another model's took its "
+        f"place; `conche faq reindex {name}` starts one",
         param="collection",
     )

@@ -1,6 +1,6 @@
 """Fixtures of the FAQ's tests: a model without a network, and catalogues over a real store."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from service.faq.catalogue import FaqCatalogue
 from service.faq.sqlite_store import SqliteFaqStore
 from tests.bundles import write_tiny_embedding_bundle
 from tests.service.faq.hashing_embedder import HashingEmbedder
+from tests.service.faq.milvus_servers import MilvusProcess, milvus_lite_server, milvus_server
 
 OpenCatalogue = Callable[..., FaqCatalogue]
 
@@ -50,3 +51,17 @@ async def open_catalogue(
     yield open_one
     for catalogue in opened:
         await catalogue.close()
+
+
+@pytest.fixture(scope="session")
+def milvus_lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProcess]:
+    """milvus-lite's server, one for all tests."""
+    with milvus_lite_server(tmp_path_factory.mktemp("milvus-lite")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProcess]:
+    """A real Milvus server, one for all tests."""
+    with milvus_server(tmp_path_factory.mktemp("milvus")) as server:
+        yield server
