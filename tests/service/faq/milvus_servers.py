@@ -19,8 +19,8 @@ from pathlib import Path
 
 STARTS_WITHIN_S = 120.0
 
-# Reads wait for the next time tick, and loading for several rounds of checks: at the defaults of 200 ms and up
-# to a second these tests would take ten times as long.
+# Reads wait for the next time tick, and loading for several rounds of checks: at the defaults of 200 ms and
+# up to a second these tests would take ten times as long.
 _QUICKER = {
     "proxy.timeTickInterval": "10",
     "queryCoord.checkInterval": "50",
