@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -15,6 +15,7 @@ import orjson
 from model.runtime.entities import EntityOptions
 from service.admission import TextLimits
 from service.cli import process
+from service.cli.entity_pages import entity_page
 from service.cli.options import (
     EMBED_SETTINGS,
     NER_SETTINGS,
@@ -32,11 +33,13 @@ from service.schemas import EmbedRequest
 from service.settings import OFF, Settings
 
 Answers = Callable[[Services, list[str]], Awaitable[Sequence[dict[str, Any]]]]
+Write = Callable[[Services, dict[str, Any]], None]
 
 # Lines of standard input answered together: enough to fill batches, few enough that output flows.
 _GROUP: Final = 256
 
 _texts = click.argument("texts", nargs=-1, required=True, metavar="TEXT...|-")
+_texts_if_any = click.argument("texts", nargs=-1, metavar="TEXT...|-")
 
 
 @click.command()
@@ -72,7 +75,7 @@ def embed(
             )
         ]
 
-    _answer_all(texts, settings, answer)
+    _answer_all(_read(texts), settings, answer)
 
 
 @click.command()
@@ -126,21 +129,43 @@ def search(
 
     settings = read_settings({**flags, "ner_bundle": OFF})
     if flags["faq_file"] is None:
-        _answer_all(texts, settings, answer)
+        _answer_all(_read(texts), settings, answer)
     else:
         # A look into a file must not change what a server on the same folder answers.
         with TemporaryDirectory() as folder:
-            _answer_all(texts, settings, answer, faq_folder=Path(folder))
+            _answer_all(_read(texts), settings, answer, faq_folder=Path(folder))
 
 
 @click.command()
-@_texts
+@_texts_if_any
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.0, help="Leave out entities that score less."
 )
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file that is one text, in UTF-8; repeatable, before the others.",
+)
+@click.option(
+    "--html",
+    "html_page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page with the entities marked in the texts instead of JSON lines.",
+)
 @settings_flags(NER_SETTINGS)
-def ner(texts: tuple[str, ...], threshold: float, **flags: str | None) -> None:
+def ner(
+    texts: tuple[str, ...],
+    threshold: float,
+    files: tuple[Path, ...],
+    html_page: Path | None,
+    **flags: str | None,
+) -> None:
     """Find the named entities of each TEXT, or with - of each line of standard input; one JSON line each."""
+    if not texts and not files:
+        raise click.UsageError("Missing argument 'TEXT...|-'.")
+    settings = read_settings({**flags, "embedding_bundle": OFF, "faq_store": OFF})
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
         if services.tagger is None:
@@ -163,27 +188,48 @@ def ner(texts: tuple[str, ...], threshold: float, **flags: str | None) -> None:
             for text, result in zip(group, tagged, strict=True)
         ]
 
-    _answer_all(texts, read_settings({**flags, "embedding_bundle": OFF, "faq_store": OFF}), answer)
+    everything = chain(map(_read_whole, files), _read(texts))
+    if html_page is None:
+        _answer_all(everything, settings, answer)
+        return
+    with entity_page(
+        html_page, title=f"Named entities by {settings.ner_bundle}", names=list(map(str, files))
+    ) as page:
+
+        def write(services: Services, record: dict[str, Any]) -> None:
+            page.add(record, services.tagger.labels if services.tagger else ())
+
+        _answer_all(everything, settings, answer, write=write)
+
+
+def _print_line(_services: Services, record: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
 
 
 def _answer_all(
-    texts: tuple[str, ...], settings: Settings, answer: Answers, *, faq_folder: Path | None = None
+    texts: Iterator[str],
+    settings: Settings,
+    answer: Answers,
+    *,
+    write: Write = _print_line,
+    faq_folder: Path | None = None,
 ) -> None:
     configure_logging("warning", "text")
     try:
-        asyncio.run(_run(texts, settings, answer, faq_folder))
+        asyncio.run(_run(texts, settings, answer, write, faq_folder))
     except StartupError as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         process.leave(128 + signal.SIGINT)
 
 
-async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers, faq_folder: Path | None) -> None:
+async def _run(
+    texts: Iterator[str], settings: Settings, answer: Answers, write: Write, faq_folder: Path | None
+) -> None:
     limits = TextLimits(_GROUP, settings.limits.max_text_characters, sys.maxsize)
     done = 0
     async with open_services(settings, Metrics(), faq_folder=faq_folder) as services:
-        lines = _read(texts)
-        while group := list(islice(lines, _GROUP)):
+        while group := list(islice(texts, _GROUP)):
             try:
                 limits.admit(group, param="texts")
                 records = await answer(services, group)
@@ -191,7 +237,7 @@ async def _run(texts: tuple[str, ...], settings: Settings, answer: Answers, faq_
                 raise click.ClickException(_complaint(error, done)) from error
             done += len(group)
             for record in records:
-                sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+                write(services, record)
             sys.stdout.buffer.flush()
 
 
@@ -220,3 +266,8 @@ def _read(texts: tuple[str, ...]) -> Iterator[str]:
             continue
         for line in sys.stdin.buffer:
             yield line.decode("utf-8-sig", errors="surrogateescape").strip("\r\n")
+
+
+def _read_whole(path: Path) -> str:
+    """A file's text as it is, line ends too; what is not UTF-8 is refused later, as in standard input."""
+    return path.read_bytes().decode("utf-8-sig", errors="surrogateescape")

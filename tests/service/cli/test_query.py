@@ -187,3 +187,46 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     result = _run("embed", "-", stdin="退货".encode("gb18030"))
     assert result.exit_code == 1
     assert "Error: text 1 " in result.stderr
+
+
+def test_entities_are_shown_on_a_page(tmp_path: Path) -> None:
+    """One page of files, arguments and lines; standard output stays empty."""
+    note, page = tmp_path / "note.txt", tmp_path / "page.html"
+    note.write_bytes("\ufeffTim Cook\r\n\r\nParis <b>".encode())
+    result = _run("ner", "--html", str(page), "--file", str(note), "北京", "-", stdin="hello\nJohn\n")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    assert f"{page}: 4 texts, 4 entities" in result.stderr
+    content = page.read_text(encoding="utf-8")
+    assert [line for line in content.splitlines() if line.startswith("<h3>")] == [
+        f"<h3>{note}</h3>",
+        *(f"<h3>text {number}</h3>" for number in (2, 3, 4)),
+    ]
+    assert "Paris<bdi>LOC</bdi></mark> &lt;b&gt;</p>" in content
+    assert content.endswith("</html>\n")
+    assert sorted(path.name for path in tmp_path.glob("*page*")) == ["page.html"]
+
+
+def test_a_page_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    """And nothing half-written beside it."""
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    assert _run("ner", "--html", str(page), "Tim", "").exit_code == 1
+    assert page.read_text() == "old"
+    assert [path.name for path in tmp_path.glob("*page*")] == ["page.html"]
+    result = _run("ner", "--html", str(tmp_path / "nowhere" / "page.html"), "Tim")
+    assert result.exit_code == 1
+    assert "page.html cannot be written: No such file or directory" in result.stderr
+
+
+def test_a_file_is_one_text(tmp_path: Path) -> None:
+    """However many lines it has; one that is not UTF-8 is refused like any other text."""
+    note = tmp_path / "note.txt"
+    note.write_text("Tim Cook\n\nworks in\nParis\n", encoding="utf-8")
+    (line,) = _lines(_run("ner", "--file", str(note)))
+    assert [found["start"] for found in line["entities"]] == [0, 19]  # type: ignore[attr-defined]
+    note.write_bytes(b"caf\xe9")
+    result = _run("ner", "--file", str(note))
+    assert result.exit_code == 1
+    assert "text 1" in result.stderr
+    assert _run("ner").exit_code == 2
