@@ -1,12 +1,16 @@
 """The index of a FAQ: exact, in memory. A change makes a new index and leaves the old one as it was.
 
+A search looks at all entries twice: first at the eight-bit codes of their vectors, a quarter of the bytes,
+whose products are off by no more than a known bound; then in full at those that can be among the best. What
+the first look rules out by its bound could not have been found.
+
 An index is a few segments and, for each, which of its entries are still alive. New entries come as a segment
 of their own; small segments are merged as they gather, so that there are only a few of them, and an entry is
 copied a few times at most however large the index grows. What is found, its scores and its order are those of
 an index built afresh from the same entries, to the last bit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
@@ -18,7 +22,7 @@ from service.faq.entries import FaqEntry
 from service.faq.filters import Filter
 from service.faq.lexical import Holders, highlights, idf, length_norms, lexical_terms, saturated
 from service.faq.ranking import ANSWER_WORD, closeness, leaders, lifted
-from service.faq.segments import Segment
+from service.faq.segments import ROUNDING, Segment
 
 Mode = Literal["hybrid", "dense", "lexical"]
 
@@ -31,8 +35,8 @@ _SMALL: Final = 256
 # A segment is rewritten when this part of it is dead.
 _MOST_DEAD: Final = 0.25
 
-# How far a float32 product of unit vectors is from the exact one, at most; seen: 5e-7.
-_ROUNDING: Final = 1e-5
+# No more than this part of the entries is looked at one by one: where most are passed over, memory is slow.
+_FEW: Final = 1 / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +250,17 @@ class FaqIndex:
         if not allowed.any():
             return [[] for _ in queries]
         hits: list[list[Hit]] = []
+        few = np.flatnonzero(allowed) if np.count_nonzero(allowed) <= _FEW * len(allowed) else None
         step = max(1, _BLOCK // max(1, sum(len(part.segment.rows) for part in self.parts)))
         for first in range(0, len(queries), step):
-            block = [part.segment.products(vectors[first : first + step]) for part in self.parts]
-            for row, query in enumerate(queries[first : first + step]):
-                search = _Search(
-                    self, query, vectors[first + row], [products[row] for products in block], allowed
-                )
-                hits.append(search.hits(mode, unrelated, top_k))
+            asked = vectors[first : first + step]
+            if few is None:
+                # Found by words, hits are anywhere by meaning: their ranks take a look at all in full.
+                every = self._dense_scores(asked, in_full=mode == "lexical")
+            else:
+                every = (self._dense_scores_of(few, vector) for vector in asked)
+            for query, vector, dense in zip(queries[first : first + step], asked, every, strict=True):
+                hits.append(_Search(self, query, vector, dense, allowed).hits(mode, unrelated, top_k))
         return hits
 
     def lexical_scores(
@@ -292,11 +299,36 @@ class FaqIndex:
         segment = self.parts[part].segment
         return segment, number - (int(self._ends[part]) - len(segment))
 
-    def dense_scores(self, products: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return every place's cosine, from one query's products with each segment's rows."""
+    def sharp_scores(self, places: NDArray[np.intp], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return [P], a query's cosines with the entries at some places, within `ROUNDING`; places rise."""
+        if len(places) > _FEW * len(self._alive):
+            [dense] = self._dense_scores(vector[None], in_full=True)
+            return dense.scores[places]
+        parts = np.split(places, np.searchsorted(places, self._ends[:-1]))
+        starts = [0, *self._ends[:-1].tolist()]
         return np.concatenate(
-            [part.segment.best_phrasing(rows) for part, rows in zip(self.parts, products, strict=True)]
+            [
+                part.segment.sharp_products(numbers - start, vector)
+                for part, numbers, start in zip(self.parts, parts, starts, strict=True)
+            ]
         )
+
+    def _dense_scores(self, vectors: NDArray[np.float32], *, in_full: bool) -> Iterator["_Dense"]:
+        """Yield every place's cosine with each query."""
+        block = [part.segment.products(vectors, in_full=in_full) for part in self.parts]
+        for row in range(len(vectors)):
+            scores = [
+                part.segment.best_phrasing(products[row])
+                for part, (products, _) in zip(self.parts, block, strict=True)
+            ]
+            bound = max(float(bounds[row]) for _, bounds in block)
+            yield _Dense(np.concatenate(scores), bound)
+
+    def _dense_scores_of(self, places: NDArray[np.intp], vector: NDArray[np.float32]) -> "_Dense":
+        """Return the cosines of a few places; those of all others mean nothing."""
+        scores = np.zeros(len(self._alive), dtype=np.float32)
+        scores[places] = self.sharp_scores(places, vector)
+        return _Dense(scores, ROUNDING)
 
     def _allowed(self, filter_: Filter | None) -> NDArray[np.bool_]:
         if filter_ is None or not self.parts:
@@ -318,6 +350,14 @@ class FaqIndex:
         return total
 
 
+@dataclass(frozen=True, slots=True)
+class _Dense:
+    """A query's cosine with every place: [places] float32, and how far they are off at most."""
+
+    scores: NDArray[np.float32]
+    bound: float
+
+
 class _Search:
     """One query's search of one index; scores are of places, dead ones included."""
 
@@ -326,21 +366,25 @@ class _Search:
         index: FaqIndex,
         query: str,
         vector: NDArray[np.float32],
-        products: Sequence[NDArray[np.float32]],
+        dense: _Dense,
         allowed: NDArray[np.bool_],
     ) -> None:
         self._index = index
-        self._vector = vector.astype(np.float64)
+        self._vector = vector
         self._allowed = allowed
         self._terms = frozenset(lexical_terms(query))
-        self._dense = index.dense_scores(products)
+        self._dense = dense.scores
+        self._bound = dense.bound
+        # Whose cosine was looked at in full since.
+        self._sharp = np.zeros(len(allowed), dtype=np.bool_)
         self._lexical, self._share, self._most = index.lexical_scores(self._terms)
 
     def hits(self, mode: Mode, unrelated: float, top_k: int) -> list[Hit]:
         found = []
-        for place in leaders(*self._keys(mode, unrelated, top_k)).tolist():
+        vector = self._vector.astype(np.float64)
+        for place in self._best(mode, unrelated, top_k).tolist():
             segment, position = self._index.place(place)
-            phrasings = segment.exact_products(position, self._vector)
+            phrasings = segment.exact_products(position, vector)
             best = int(phrasings.argmax())
             # float32 rounding takes a text's cosine with itself past 1.
             dense = min(1.0, max(-1.0, float(phrasings[best])))
@@ -353,15 +397,34 @@ class _Search:
             for negative, _, place, entry, dense, phrasing in found[:top_k]
         ]
 
-    def _keys(self, mode: Mode, unrelated: float, top_k: int) -> tuple[NDArray[np.float32], int, float]:
-        """Return what `leaders` chooses from: float32 does to tell who may be among the best."""
-        nowhere = np.float32(-np.inf)
+    def _best(self, mode: Mode, unrelated: float, top_k: int) -> NDArray[np.intp]:
+        """Return the places that may be among the best; float32 does to tell which."""
         if mode == "lexical":
-            return np.where(self._allowed & (self._lexical > 0), self._lexical, nowhere), top_k, 0.0
-        if mode == "dense":
-            return np.where(self._allowed, self._dense, nowhere), top_k, _ROUNDING
-        keys = lifted(closeness(self._dense, unrelated), self._share)
-        return np.where(self._allowed, keys, nowhere), top_k, _ROUNDING / (1 - unrelated)
+            found = self._allowed & (self._lexical > 0)
+            return leaders(np.where(found, self._lexical, np.float32(-np.inf)), top_k)
+        # By how much a key can be off for a cosine that is: neither form rises faster than closeness.
+        slope = 1.0 if mode == "dense" else 1 / (1 - unrelated)
+        keys = self._keys(mode, unrelated, slice(None))
+        places = leaders(np.where(self._allowed, keys, np.float32(-np.inf)), top_k, self._bound * slope)
+        if self._bound > ROUNDING:
+            self._sharpen(places)
+            places = places[leaders(self._keys(mode, unrelated, places), top_k, ROUNDING * slope)]
+        return places
+
+    def _keys(self, mode: Mode, unrelated: float, places: slice | NDArray[np.intp]) -> NDArray[np.float32]:
+        dense = self._dense[places]
+        return dense if mode == "dense" else lifted(closeness(dense, unrelated), self._share[places])
+
+    def _sharpen(self, places: NDArray[np.intp]) -> None:
+        self._dense[places] = self._index.sharp_scores(places, self._vector)
+        self._sharp[places] = True
+
+    def _closer(self, dense: float) -> int:
+        """Count the entries that are closer by more than float32 can tell."""
+        if self._bound > ROUNDING:
+            unsure = np.abs(self._dense - np.float32(dense)) <= self._bound + ROUNDING
+            self._sharpen(np.flatnonzero(unsure & self._allowed & ~self._sharp))
+        return int(np.count_nonzero((self._dense > dense + ROUNDING) & self._allowed))
 
     def _score(self, mode: Mode, unrelated: float, place: int, dense: float) -> float:
         if mode == "lexical":
@@ -373,8 +436,6 @@ class _Search:
         return float(close if mode == "dense" else lifted(close, share))
 
     def _hit(self, place: int, entry: FaqEntry, score: float, dense: float, phrasing: str) -> Hit:
-        # Closer by more than float32 can tell.
-        closer = np.count_nonzero((self._dense > dense + _ROUNDING) & self._allowed)
         lexical = float(self._lexical[place])
         better = np.count_nonzero((self._lexical > lexical) & self._allowed)
         return Hit(
@@ -383,7 +444,7 @@ class _Search:
             dense=dense,
             lexical=lexical,
             share=min(1.0, float(self._share[place])),
-            dense_rank=1 + int(closer),
+            dense_rank=1 + self._closer(dense),
             lexical_rank=1 + int(better) if lexical > 0 else None,
             matched_phrasing=phrasing,
             terms=self._terms,

@@ -11,6 +11,7 @@ import itertools
 import math
 import re
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -202,30 +203,31 @@ class Postings:
         self.lengths = lengths
 
     @classmethod
-    def of(cls, documents: Sequence[LexicalDocument]) -> Self:
-        """Index ``documents``, numbered in their order."""
+    def of(cls, documents: Iterable[LexicalDocument]) -> Self:
+        """Index ``documents``, numbered in their order; each is let go of before the next is asked for."""
         number_of: dict[str, int] = {}
-        numbers: list[int] = []
-        holding: list[int] = []
-        counts: list[int] = []
-        in_question: list[bool] = []
+        # Bare numbers, not objects: a million documents have a hundred million pairs.
+        numbers, holding, lengths = array("i"), array("i"), array("i")
+        counts = array("H")
+        in_question = bytearray()
         for document, text in enumerate(documents):
             asked = Counter(text.question_terms)
-            everywhere = asked + Counter(text.answer_terms)
-            for term, count in everywhere.items():
-                numbers.append(number_of.setdefault(term, len(number_of)))
-                holding.append(document)
-                counts.append(min(count, _MOST_COUNTED))
-                in_question.append(term in asked)
-        keys = np.asarray(numbers, dtype=np.int32)
+            everywhere = asked.copy()
+            everywhere.update(text.answer_terms)
+            numbers.extend([number_of.setdefault(term, len(number_of)) for term in everywhere])
+            holding.extend([document] * len(everywhere))
+            counts.extend([min(count, _MOST_COUNTED) for count in everywhere.values()])
+            # Those of the question came first.
+            in_question += b"\1" * len(asked) + b"\0" * (len(everywhere) - len(asked))
+            lengths.append(len(text.question_terms) + len(text.answer_terms))
+        keys = np.array(numbers, dtype=np.int32)
         order = np.argsort(keys, kind="stable")
         holders = Holders(
-            np.asarray(holding, dtype=np.int32)[order],
-            np.asarray(counts, dtype=np.uint16)[order],
-            np.asarray(in_question, dtype=np.bool_)[order],
+            np.array(holding, dtype=np.int32)[order],
+            np.array(counts, dtype=np.uint16)[order],
+            np.array(in_question, dtype=np.bool_)[order],
         )
-        lengths = [len(text.question_terms) + len(text.answer_terms) for text in documents]
-        return cls(number_of, _starts(keys, len(number_of)), holders, np.asarray(lengths, dtype=np.int32))
+        return cls(number_of, _starts(keys, len(number_of)), holders, np.array(lengths, dtype=np.int32))
 
     @classmethod
     def merged(cls, parts: Sequence[tuple["Postings", NDArray[np.bool_]]]) -> Self:

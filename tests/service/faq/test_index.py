@@ -101,6 +101,7 @@ WHERE = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(banks(), PHRASES, st.integers(1, 8), st.sampled_from(MODES))
 def test_hits_equal_a_plain_search(entries: list[FaqEntry], query: str, top_k: int, mode: Mode) -> None:
     """Scores, ranks and order follow from the definitions, in every mode."""
@@ -127,6 +128,7 @@ def test_after_any_changes_the_answers_are_those_of_a_fresh_build(
         patch.setattr("service.faq.index._SMALL", data.draw(st.integers(0, 3)))
         patch.setattr("service.faq.index._RATIO", data.draw(st.sampled_from([0, 1, 4])))
         patch.setattr("service.faq.index._MOST_DEAD", data.draw(st.sampled_from([0.25, 1.0])))
+        patch.setattr("service.faq.segments._QUANTISED_FROM", data.draw(st.sampled_from([1, 1_000])))
         for entries, deleted in history:
             earlier.append((index, search(index, query, top_k=10, mode=mode, where=where)))
             index = change(index, entries, *deleted)
@@ -146,6 +148,39 @@ def test_after_any_changes_the_answers_are_those_of_a_fresh_build(
         assert search(old, query, top_k=10, mode=mode, where=where) == hits
 
 
+@pytest.fixture(scope="module")
+def crowd() -> list[FaqEntry]:
+    """Entries much alike: many are as near to a query as eight bits can tell."""
+    words = ["退货", "税", "abc", "cab", "a b", "货税"]
+    return [
+        entry(str(number), f"{words[number % 6]} {number % 97}", words[number % 5], *words[: number % 3])
+        for number in range(1_500)
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("part", [1, 2, 50])
+def test_eight_bits_change_nothing(
+    crowd: list[FaqEntry], mode: Mode, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hits, scores to the last bit, ranks and order are those of a search that looks at all in full."""
+    names = [str(number) for number in range(0, len(crowd), part)]
+    where = None if part == 1 else parse_filter({"field": "id", "in": names})
+    queries = ["退货 12", "abc", "税", "b 货", "no such thing"]
+
+    def written(entries: list[FaqEntry]) -> FaqIndex:
+        # What is dead is no hit, and takes nobody's place.
+        return change(build(entries), crowd[:50], *[one.id for one in crowd[100:300]])
+
+    expected = search(written(crowd), *queries, top_k=12, mode=mode, where=where)
+    monkeypatch.setattr("service.faq.segments._QUANTISED_FROM", 1)
+    for few in (0.0, 1.0):
+        monkeypatch.setattr("service.faq.index._FEW", few)
+        assert search(written(crowd[::-1]), *queries, top_k=12, mode=mode, where=where) == expected
+    assert all(len(hits) == 12 for hits in expected) or mode == "lexical"
+
+
+@settings(deadline=None)
 @given(banks(8), PHRASES, st.sampled_from(MODES), WHERE)
 def test_a_filter_leaves_out_and_changes_nothing_else(
     entries: list[FaqEntry], query: str, mode: Mode, where: Filter | None
@@ -161,6 +196,7 @@ def test_a_filter_leaves_out_and_changes_nothing_else(
         assert some[0].dense_rank == 1
 
 
+@settings(deadline=None)
 @given(banks(), st.lists(PHRASES, min_size=1, max_size=4))
 def test_a_batch_of_queries_finds_what_each_finds_alone(entries: list[FaqEntry], queries: list[str]) -> None:
     """To the last bit, though a matrix product rounds otherwise than a vector's."""
@@ -312,7 +348,7 @@ def test_bad_building_material_is_refused() -> None:
 
 
 @given(banks(8), PHRASES, st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_a_part_with_the_statistics_of_all_scores_as_all_does(
     bank: list[FaqEntry], query: str, data: st.DataObject
 ) -> None:

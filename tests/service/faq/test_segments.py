@@ -50,7 +50,7 @@ def products_by_phrasing(segment: Segment, query: str) -> dict[str, list[float]]
 def test_the_best_phrasing_is_the_highest_of_an_entry(entries: list[FaqEntry], query: str) -> None:
     """The fast way over all rows finds what looking at each entry finds; 1e-5, as it works in float32."""
     segment = build(entries)
-    [products] = segment.products(hashed_vectors([query]))
+    [products], _ = segment.products(hashed_vectors([query]))
     exact = products_by_phrasing(segment, query)
     assert [len(exact[entry.id]) for entry in entries] == [len(entry.phrasings) for entry in entries]
     assert segment.best_phrasing(products).tolist() == pytest.approx(
