@@ -1,7 +1,6 @@
 """A connection to Milvus: the few calls that are used, each with a time limit, and errors of ours.
 
-Everything is read with ``consistency_level="Strong"``. What is written is cut into messages far below what a
-server takes.
+What is written is cut into messages far below what a server takes.
 """
 
 import json
@@ -49,6 +48,7 @@ class MilvusConnection:
         # It logs every refusal as an error, and some of them are how we learn that another writer was first.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         self._uri = uri
+        self._database = database
         self._timeout_s = timeout_s
         self._refusals: tuple[type[Exception], ...] = (MilvusException,)
         with self._ours("connecting"):
@@ -62,9 +62,23 @@ class MilvusConnection:
         self.client.close()
 
     def query(
-        self, collection: str, filter_: str, fields: Sequence[str], *, limit: int | None = None
+        self,
+        collection: str,
+        filter_: str,
+        fields: Sequence[str],
+        *,
+        at: int | None = None,
+        limit: int | None = None,
     ) -> list[Row]:
-        """All rows that ``filter_`` selects, or the first so many in no certain order."""
+        """All rows that ``filter_`` selects, or the first so many in no certain order.
+
+        Args:
+            collection: its name.
+            filter_: of Milvus.
+            fields: columns.
+            at: see `consistency`.
+            limit: None = all.
+        """
         bound = {} if limit is None else {"limit": limit}
         with self._ours("reading"):
             return list(
@@ -72,8 +86,8 @@ class MilvusConnection:
                     collection,
                     filter=filter_,
                     output_fields=list(fields),
-                    consistency_level="Strong",
                     timeout=self._timeout_s,
+                    **consistency(at),
                     **bound,
                 )
             )
@@ -86,6 +100,7 @@ class MilvusConnection:
         *,
         start: int,
         stop: int,
+        at: int | None = None,
         large: bool = True,
     ) -> Iterator[Row]:
         """All rows that ``filter_`` selects with ``start <= sequence < stop``, however many there are.
@@ -99,6 +114,7 @@ class MilvusConnection:
             fields: columns.
             start: of the range.
             stop: of the range.
+            at: see `consistency`.
             large: an entry or a vector is among the fields.
         """
         limit = _LARGE_ROWS if large else MAX_ROWS_A_QUERY
@@ -110,6 +126,7 @@ class MilvusConnection:
                     collection,
                     f"{filter_} and sequence >= {low} and sequence < {high}",
                     fields,
+                    at=at,
                     # One entry has fewer rows than this; what cannot be halved is taken whole.
                     limit=limit if high - low > 1 else MAX_ROWS_A_QUERY,
                 )
@@ -136,6 +153,14 @@ class MilvusConnection:
             size += length
         if batch:
             self._insert(collection, batch)
+
+    def written_until(self, *collections: str) -> int:
+        """Milvus's time of what was last written to these from here; 0 = not known."""
+        from pymilvus.client import ts_utils  # noqa: PLC0415 - an optional extra
+
+        address = getattr(self.client._get_connection(), "server_address", "")  # noqa: SLF001 - there is no other way to ask
+        times = [ts_utils.get_collection_ts(name, address, self._database) or 0 for name in collections]
+        return max(times, default=0)
 
     def delete(self, collection: str, keys: Sequence[str]) -> None:
         """Delete rows by their primary keys; those that are not there are no error."""
@@ -226,6 +251,19 @@ class MilvusConnection:
         if any(sign in lowered for sign in _TOO_LARGE):
             return _TooLargeError(f"Milvus at {self._uri}: an answer is too large: {message}")
         return ServerRefusedError(f"Milvus at {self._uri} refuses ({doing}): {message}")
+
+
+def consistency(at: int | None) -> dict[str, Any]:
+    """How fresh an answer must be, as arguments of a query or search.
+
+    Args:
+        at: Milvus's time: everything written by then must be seen, which needs no waiting once every node has
+            come so far; 0 = anything will do. None = everything that was written before the call, which waits
+            for the next time tick (200 ms by default).
+    """
+    if at is None:
+        return {"consistency_level": "Strong"}
+    return {"consistency_level": "Customized", "guarantee_timestamp": max(at, 1)}
 
 
 # How pymilvus and gRPC say that there is no answer; codes differ by the call and the server.

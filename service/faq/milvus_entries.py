@@ -10,7 +10,7 @@ import numpy as np
 from service.faq.entries import FaqEntry
 from service.faq.entry_bodies import entry_of
 from service.faq.milvus_connection import MilvusConnection, Row
-from service.faq.milvus_schema import Head, Names, numbered_texts, quoted, text_digest, visible
+from service.faq.milvus_schema import Head, Names, numbered_texts, quoted, readable_at, text_digest, visible
 from service.faq.store import Vector
 
 _IDS_A_QUERY: Final = 200
@@ -56,11 +56,18 @@ class StoredEntry:
 
 
 class MilvusEntries:
-    """Reads entries and vectors; see `service.faq.milvus_schema` for what may be believed."""
+    """Reads entries and vectors; see `service.faq.milvus_schema` for what may be believed.
 
-    def __init__(self, milvus: MilvusConnection, names: Names) -> None:
+    Args:
+        milvus: connected.
+        names: of this Conche.
+        strong: what was removed before a call is not seen either; waits for a time tick each time.
+    """
+
+    def __init__(self, milvus: MilvusConnection, names: Names, *, strong: bool) -> None:
         self._milvus = milvus
         self._names = names
+        self._strong = strong
 
     def get(self, head: Head, ids: Iterable[str]) -> dict[str, StoredEntry]:
         """Those of ``ids`` that are there, tombstones included.
@@ -73,7 +80,10 @@ class MilvusEntries:
         for start in range(0, len(wanted), _IDS_A_QUERY):
             some = ", ".join(map(quoted, wanted[start : start + _IDS_A_QUERY]))
             rows = self._milvus.query(
-                self._names.entries, f"{visible(head)} and entry_id in [{some}]", _FIELDS
+                self._names.entries,
+                f"{visible(head)} and entry_id in [{some}]",
+                _FIELDS,
+                at=self._at(head),
             )
             found |= {stored.id: stored for stored in _assembled(rows)}
         return found
@@ -94,7 +104,9 @@ class MilvusEntries:
         start = after + 1
         while start < head.next_sequence:
             stop = min(start + width, head.next_sequence)
-            rows = self._milvus.rows(self._names.entries, filter_, _FIELDS, start=start, stop=stop)
+            rows = self._milvus.rows(
+                self._names.entries, filter_, _FIELDS, start=start, stop=stop, at=self._at(head)
+            )
             found = [stored for stored in _assembled(rows) if not stored.deleted]
             yield from sorted(found, key=lambda stored: stored.sequence)
             if len(found) < width // 4:  # most places are empty by now
@@ -137,12 +149,16 @@ class MilvusEntries:
         fields = ("digest", "vector")
         found: dict[str, Vector] = {}
         if everything:
-            rows = self._milvus.rows(collection, filter_, fields, start=1, stop=head.next_sequence)
+            rows = self._milvus.rows(
+                collection, filter_, fields, start=1, stop=head.next_sequence, at=self._at(head)
+            )
             found = {row["digest"]: np.asarray(row["vector"], dtype=np.float32) for row in rows}
         else:
             for start in range(0, len(entries), _IDS_A_QUERY):
                 some = ", ".join(quoted(stored.id) for stored in entries[start : start + _IDS_A_QUERY])
-                for row in self._milvus.query(collection, f"{filter_} and entry_id in [{some}]", fields):
+                for row in self._milvus.query(
+                    collection, f"{filter_} and entry_id in [{some}]", fields, at=self._at(head)
+                ):
                     found[row["digest"]] = np.asarray(row["vector"], dtype=np.float32)
         texts = list(dict.fromkeys(text for stored in entries for text in numbered_texts(stored.entry())))
         matrix = np.empty((len(texts), head.dimensions), dtype=np.float32)
@@ -173,6 +189,7 @@ class MilvusEntries:
                 self._names.vectors(dimensions),
                 f"{visible(head)} and generation == {generation} and digest in [{some}]",
                 fields,
+                at=self._at(head),
             )
         return rows
 
@@ -198,6 +215,7 @@ class MilvusEntries:
                         fields,
                         start=start,
                         stop=stop,
+                        at=self._at(head),
                         large=False,
                     )
                 }
@@ -209,6 +227,9 @@ class MilvusEntries:
                 break
         return missing[:most]
 
+    def _at(self, head: Head) -> int | None:
+        return None if self._strong else readable_at(head)
+
     def _tombstones(self, head: Head, more: str) -> list[Row]:
         rows = self._milvus.rows(
             self._names.entries,
@@ -216,6 +237,7 @@ class MilvusEntries:
             ("key", "entry_id", "version"),
             start=1,
             stop=head.next_sequence,
+            at=self._at(head),
             large=False,
         )
         return list(rows)

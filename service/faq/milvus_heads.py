@@ -72,16 +72,24 @@ class MilvusHeads:
                 self._kept[head.name] = head
 
     def _read(self, versions: dict[str, int]) -> dict[str, Head]:
+        # Whatever is there of a head is right, so not waiting is worth a try.
+        found = self._read_at(versions, at=0)
+        missing = {name: version for name, version in versions.items() if name not in found}
+        return found | (self._read_at(missing, at=None) if missing else {})
+
+    def _read_at(self, versions: dict[str, int], *, at: int | None) -> dict[str, Head]:
         found: dict[str, Head] = {}
         pairs = sorted(versions.items())
         for start in range(0, len(pairs), _NAMES_A_QUERY):
             some = dict(pairs[start : start + _NAMES_A_QUERY])
             first_keys = ", ".join(quoted(head_key(name, version, 0)) for name, version in some.items())
-            rows = self._milvus.query(self._names.heads, f"key in [{first_keys}]", ["name", "parts", "body"])
+            rows = self._milvus.query(
+                self._names.heads, f"key in [{first_keys}]", ["name", "parts", "body"], at=at
+            )
             for row in rows:
                 body = row["body"]
                 if row["parts"] > 1:
-                    whole = self._whole(row["name"], some[row["name"]], row["parts"])
+                    whole = self._whole(row["name"], some[row["name"]], row["parts"], at)
                     if whole is None:
                         continue
                     body = whole
@@ -90,8 +98,8 @@ class MilvusHeads:
                 found[head.name] = head
         return found
 
-    def _whole(self, name: str, version: int, parts: int) -> str | None:
+    def _whole(self, name: str, version: int, parts: int, at: int | None) -> str | None:
         keys = ", ".join(quoted(head_key(name, version, part)) for part in range(parts))
-        rows = self._milvus.query(self._names.heads, f"key in [{keys}]", ["part", "body"])
+        rows = self._milvus.query(self._names.heads, f"key in [{keys}]", ["part", "body"], at=at)
         rows.sort(key=lambda row: int(row["part"]))
         return "".join(row["body"] for row in rows) if len(rows) == parts else None

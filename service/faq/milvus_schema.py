@@ -29,7 +29,8 @@ another.
 
 **A reader** asks for the seals that point to the heads (`service.faq.milvus_heads`: one call of about a
 millisecond), takes the `Head` of the newest one (kept in memory, as it never changes), and believes only rows
-that `visible` selects, read with ``consistency_level="Strong"``. Of those,
+that `visible` selects, read as of `readable_at` the head (`service.faq.milvus_connection.consistency`): a
+strong read would wait for a time tick each time, this one only just after a write. Of those,
 
 * an entry is the rows of its *greatest* version; if that is a tombstone there is no such entry. Superseded
   rows are deleted after the commit, so for a moment, or until the next write if the writer died, there may be
@@ -196,6 +197,8 @@ class Head:
         next_sequence: of the next new entry.
         generation, fingerprint, model_id, dimensions: of the live vectors.
         pending: vectors that are being made.
+        tombstones: how many there are.
+        written_until: Milvus's time of the last of its rows; 0 = not known.
         voids: versions that never happened, whose rows might still turn up.
         sweep: what the write of this version made superfluous; the next writer removes it if this one died.
     """
@@ -219,6 +222,7 @@ class Head:
     default_answer: str | None = None
     min_score: float | None = None
     tombstones: int = 0
+    written_until: int = 0
     voids: tuple[int, ...] = ()
     sweep: tuple[Mapping[str, Any], ...] = field(default=())
 
@@ -261,6 +265,14 @@ def visible(head: Head) -> str:
     """The part of a Milvus filter that selects the rows of ``head``, superseded ones included."""
     selected = f"incarnation == {head.incarnation} and version <= {head.version}"
     return f"{selected} and version not in [{', '.join(map(str, head.voids))}]" if head.voids else selected
+
+
+def readable_at(head: Head) -> int | None:
+    """Milvus's time as of which all rows of ``head`` are there; None = only a strong read is sure of them.
+
+    Rows that later writes removed may be there or not, as with every read.
+    """
+    return head.written_until or None
 
 
 def quoted(text: str) -> str:

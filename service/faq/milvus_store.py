@@ -112,7 +112,9 @@ class MilvusFaqStore:
         self._approximate = not is_milvus_lite(milvus.server_version)
         self._heads = MilvusHeads(milvus, self._names)
         self._claims = MilvusClaims(milvus, self._names, self._heads, lease_s=lease_s, wait_s=wait_s)
-        self._entries = MilvusEntries(milvus, self._names)
+        self._entries = MilvusEntries(milvus, self._names, strong=False)
+        # Writers must not take what was removed a moment ago for something that is there.
+        self._exact = MilvusEntries(milvus, self._names, strong=True)
         self._idle = threading.Condition()
         self._active = 0
         self._closed = False
@@ -217,7 +219,7 @@ class MilvusFaqStore:
         dimensions = check_vectors(given.values(), None)
         with self._writing(name, create=create) as (claim, before, head):
             touched = [entry.id for entry in (*write.upserts, *write.unchanged)] + list(write.deletes)
-            stored = self._whole(head, lambda: self._entries.get(head, touched))
+            stored = self._whole(head, lambda: self._exact.get(head, touched))
             _check_unchanged(stored, write)
             horizon = head.horizon
             settled = head
@@ -240,7 +242,7 @@ class MilvusFaqStore:
             tombstones = head.tombstones + change.tombstones
             forgotten: list[str] = []
             if tombstones > _TOMBSTONES_KEPT + _TOMBSTONES_OVER:
-                version, forgotten = self._entries.oldest_tombstones(head, _TOMBSTONES_KEPT)
+                version, forgotten = self._exact.oldest_tombstones(head, _TOMBSTONES_KEPT)
                 tombstones -= len(forgotten)
                 horizon = max(horizon, version)
             after = self._next(
@@ -352,7 +354,7 @@ class MilvusFaqStore:
             if generation is not None and generation != head.generation:
                 pending = _pending(head, generation)
                 number, dimensions = pending.generation, pending.dimensions
-            rows = self._entries.vectors_by_digest(head, number, dimensions, digests.values(), ("digest",))
+            rows = self._exact.vectors_by_digest(head, number, dimensions, digests.values(), ("digest",))
             there = {row["digest"] for row in rows}
             return [text for text, digest in digests.items() if digest not in there]
 
@@ -363,7 +365,7 @@ class MilvusFaqStore:
         digests = {text: text_digest(text) for text in texts}
 
         def read(head: Head) -> dict[str, Vector]:
-            rows = self._entries.vectors_by_digest(
+            rows = self._exact.vectors_by_digest(
                 head, head.generation, head.dimensions, digests.values(), ("digest", "vector")
             )
             found = {row["digest"]: row["vector"] for row in rows}
@@ -396,9 +398,7 @@ class MilvusFaqStore:
                 "entry_id", "version", "sequence", "phrasing", "digest", "filterable", "language", "tags",
                 "metadata",
             )  # fmt: skip
-            owners = self._entries.vectors_by_digest(
-                head, head.generation, head.dimensions, by_digest, fields
-            )
+            owners = self._exact.vectors_by_digest(head, head.generation, head.dimensions, by_digest, fields)
             if not owners or dimensions is None or head.incarnation is None:
                 return
             incarnation = head.incarnation
@@ -428,7 +428,7 @@ class MilvusFaqStore:
         """See `FaqStore.finish_reindex`."""
         with self._writing(name) as (claim, before, head):
             pending = _pending(head, generation)
-            missing = self._entries.owners_without(head, generation, pending.dimensions, most=_TEXTS_REPORTED)
+            missing = self._exact.owners_without(head, generation, pending.dimensions, most=_TEXTS_REPORTED)
             if missing:
                 raise MissingVectorsError(self._texts(head, missing))
             after = self._next(
@@ -523,6 +523,11 @@ class MilvusFaqStore:
         voids = tuple(sorted({*known, *claim.voids}))[-_VOIDS_KEPT:]
         after = replace(after, voids=voids)
         claim.dirty = True
+        vectors = [self._names.vectors(number) for number in self._loaded]
+        until = self._milvus.written_until(self._names.entries, *vectors)
+        if until:  # else nobody knows, and readers have to wait for all that was ever written
+            until = max(until, before.written_until if before else 0)
+        after = replace(after, written_until=until)
         self._milvus.insert(self._names.heads, head_rows(after))
         claim.seal()
         self._heads.keep(after)
@@ -596,7 +601,7 @@ class MilvusFaqStore:
             live = generation == head.generation
             known = {text: given[text].tolist() for text in texts if text in given} if live else {}
             digests = {text_digest(text): text for text in texts if text not in known}
-            for row in self._entries.vectors_by_digest(
+            for row in self._exact.vectors_by_digest(
                 head, generation, dimensions, digests, ("digest", "vector")
             ):
                 known[digests[row["digest"]]] = [float(number) for number in row["vector"]]
@@ -689,9 +694,7 @@ class MilvusFaqStore:
         return [name for name, head in self._heads.heads().items() if head.incarnation is not None]
 
     def _texts(self, head: Head, phrasings: Sequence[tuple[str, int]]) -> list[str]:
-        stored = self._whole(
-            head, lambda: self._entries.get(head, (identifier for identifier, _ in phrasings))
-        )
+        stored = self._whole(head, lambda: self._exact.get(head, (identifier for identifier, _ in phrasings)))
         texts = {
             (identifier, number): text
             for identifier, found in stored.items()
