@@ -88,6 +88,7 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
     ConflictError: HTTPStatus.CONFLICT,
     PayloadTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    TooManyCharactersError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     OverloadedError: HTTPStatus.TOO_MANY_REQUESTS,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageError: HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -6,6 +6,7 @@ import pytest
 
 from service import errors
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
+from service.admission import TooManyCharactersError
 from service.http_errors import (
     STATUS,
     TEXT_ERRORS,
@@ -27,6 +28,7 @@ from service.http_errors import (
         (errors.ModelMismatchError, 409),
         (errors.UnknownEntryError, 404),
         (errors.PayloadTooLargeError, 413),
+        (TooManyCharactersError, 413),
         (errors.OverloadedError, 429),
         (errors.UnavailableError, 503),
         (errors.StorageError, 500),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
+from model.runtime.documents import read_documents
 from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
 from model.runtime.entities import EntityOptions
 from model.runtime.tokenization import TokenizedText, Tokenizer
@@ -406,6 +407,29 @@ async def test_tagging_does_not_depend_on_company(tagger: EntityTagger) -> None:
             np.testing.assert_allclose(
                 [e.score for e in among.entities], [e.score for e in alone.entities], rtol=0, atol=TOLERANCE
             )
+
+
+async def test_windows_of_many_requests_share_batches(ner_bundle: Bundle, budget: ComputeBudget) -> None:
+    """One caller's document runs together with those of others."""
+    tokenizer = Tokenizer.from_bundle(ner_bundle)
+    engine = FakeEngine(size=7)
+    texts = ["hello world. " * 80, "hello cat. " * 80, "Tim Cook. " * 80]
+    wanted = [len(document.windows) for document in read_documents(texts, tokenizer, max_tokens=64)]
+    assert min(wanted) > 2
+    async with EntityTagger(ner_bundle.manifest, tokenizer, engine, budget=budget) as tagger:
+        engine.gate.clear()
+        holding = asyncio.create_task(tagger.tag(["hello"]))
+        await until(lambda: engine.entered == 1)
+        calls = [asyncio.create_task(tagger.tag([text])) for text in texts]
+        await until(lambda: tagger.batcher.queued_items == sum(wanted))
+        engine.gate.set()
+        await holding
+        tagged = await asyncio.gather(*calls)
+    assert [text.windows for (text,) in tagged] == wanted
+    rows = [shape[0] for shape in engine.shapes]
+    assert rows[0] == 1
+    assert sum(rows[1:]) == sum(wanted)
+    assert max(rows) > max(wanted)  # grouped by length, and not by whose they are
 
 
 async def test_a_threshold_drops_entities_and_changes_none(tagger: EntityTagger) -> None:

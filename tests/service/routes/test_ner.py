@@ -1,7 +1,11 @@
 """``POST /ner`` over a tiny real bundle."""
 
+from pathlib import Path
+
 import httpx
 import pytest
+
+from tests.service.fakes_http import running, tiny_settings
 
 JSON = {"content-type": "application/json"}
 
@@ -65,3 +69,113 @@ async def test_half_an_emoji_is_refused_with_its_index(client: httpx.AsyncClient
     """As for /embed."""
     answer = await client.post("/ner", content=b'{"inputs":["ok","\\ud83d"]}', headers=JSON)
     assert (answer.status_code, answer.json()["index"]) == (422, 1)
+
+
+@pytest.mark.parametrize(
+    ("unit", "place"),
+    [
+        ({}, (2, 4)),
+        ({"offset_unit": None}, (2, 4)),
+        ({"offset_unit": "code-points"}, (2, 4)),
+        ({"offset_unit": "utf-16"}, (3, 5)),
+        ({"offset_unit": "UTF16"}, (3, 5)),
+        ({"offset_unit": "bytes"}, (5, 11)),
+    ],
+)
+async def test_offsets_count_the_unit_asked_for(
+    client: httpx.AsyncClient, unit: dict[str, str], place: tuple[int, int]
+) -> None:
+    """An emoji is one, two or four, as the caller's language counts."""
+    answer = await client.post("/ner", json={"inputs": "🙂 北京", **unit})
+    (entity,) = answer.json()[0]
+    assert (entity["start"], entity["end"]) == place
+    assert entity["text"] == "北京"
+
+
+async def test_labels_choose_which_entities_are_given(client: httpx.AsyncClient) -> None:
+    """The others are left out, and the spans that stay do not change."""
+    text = "Tim Cook of Apple visited Paris, London and 北京."
+    everything = (await client.post("/ner", json={"inputs": text})).json()[0]
+    for labels in (["LOC"], ["ORG", "PER"], []):
+        some = (await client.post("/ner", json={"inputs": text, "labels": labels})).json()[0]
+        assert some == [entity for entity in everything if entity["label"] in labels]
+
+
+async def test_a_label_that_the_model_lacks_is_refused(client: httpx.AsyncClient) -> None:
+    """A misspelt one would look like a text without entities; the message says which there are."""
+    answer = await client.post("/ner", json={"inputs": "Paris", "labels": ["LOC", "loc"]})
+    error = answer.json()
+    assert (answer.status_code, error["param"]) == (422, "labels")
+    assert "PER, LOC, ORG" in error["error"]
+
+
+async def test_strategies_of_the_pipeline_are_taken(client: httpx.AsyncClient) -> None:
+    """Sub-tokens by themselves, or joined; ours if not said."""
+    text = "Tim Cook works in Paris."
+    found = {}
+    for strategy in ("viterbi", "none", "simple", "first", "average", "max"):
+        answer = await client.post("/ner", json={"inputs": text, "aggregation_strategy": strategy})
+        found[strategy] = [(entity["text"], entity["label"]) for entity in answer.json()[0]]
+    assert found["none"] == [("Tim", "B-PER"), ("Cook", "I-PER"), ("Paris", "B-LOC")]
+    for strategy in ("viterbi", "simple", "first", "average", "max"):
+        assert found[strategy] == [("Tim Cook", "PER"), ("Paris", "LOC")]
+    only = await client.post("/ner", json={"inputs": text, "aggregation_strategy": "none", "labels": ["PER"]})
+    assert [entity["label"] for entity in only.json()[0]] == ["B-PER", "I-PER"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"offset_unit": "words"},
+        {"offset_unit": 16},
+        {"aggregation_strategy": "best"},
+        {"labels": "PER"},
+        {"labels": [1]},
+    ],
+)
+async def test_fields_out_of_range_are_refused(client: httpx.AsyncClient, field: dict[str, object]) -> None:
+    """Not ignored: the answer would be in another unit than the caller thinks."""
+    answer = await client.post("/ner", json={"inputs": "Paris", **field})
+    assert answer.status_code == 422
+
+
+async def test_a_document_gives_the_entities_of_its_paragraphs(client: httpx.AsyncClient) -> None:
+    """100,000 characters: the same as its paragraphs sent by themselves, and how many windows it took."""
+    long = "hello world. Tim Cook works in Paris, and 张三在北京工作。" * 12
+    paragraphs = [
+        "Tim Cook\nlives in New\r\nYork.",
+        "今年去了北京、上海、广州和深圳。",
+        long,
+        "Apple and Google, 华为",
+        "hello world",
+    ]
+    repeated = paragraphs * (100_000 // sum(len(paragraph) + 2 for paragraph in paragraphs) + 1)
+    document = "\n\n".join(repeated)
+    assert len(document) >= 100_000
+    alone = await client.post("/ner", json={"inputs": paragraphs})
+    whole = await client.post("/ner", json={"inputs": document})
+    wanted = []
+    place = 0
+    for number, paragraph in enumerate(repeated):
+        wanted += [
+            {**entity, "start": entity["start"] + place, "end": entity["end"] + place}
+            for entity in alone.json()[number % len(paragraphs)]
+        ]
+        place += len(paragraph) + 2
+    assert whole.json()[0] == wanted
+    windows = int(whole.headers["x-conche-windows-total"])
+    rounds = len(repeated) // len(paragraphs)
+    assert windows == rounds * int(alone.headers["x-conche-windows-total"])
+    assert windows > len(repeated)
+
+
+async def test_a_document_over_the_limit_is_refused_with_number_and_setting(models_folder: Path) -> None:
+    """413, before any work; nothing is cut in silence."""
+    async with running(tiny_settings(models_folder, limits={"max_text_characters": 1000})) as client:
+        fits = await client.post("/ner", json={"inputs": "Tim " * 250})
+        answer = await client.post("/ner", json={"inputs": ["Paris", "x" * 1001]})
+    assert fits.status_code == 200
+    error = answer.json()
+    assert (answer.status_code, error["code"], error["index"]) == (413, "too_many_characters", 1)
+    assert "1001 characters, at most 1000" in error["error"]
+    assert "CONCHE_LIMITS__MAX_TEXT_CHARACTERS" in error["error"]
