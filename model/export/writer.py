@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -145,6 +145,15 @@ class WrittenBundle:
         return sum(entry.size for entry in self.manifest.files.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a bundle only once it can be read: figures, and text files that hold them."""
+
+    quality: Mapping[str, Any]
+    documents: Mapping[str, str]
+
+
+Measure = Callable[[Path], Measured]
 Progress = Callable[[str, int, int], None]
 
 
@@ -159,6 +168,7 @@ def write_bundle(
     storage: Storage = "float32",
     share_embeddings_of: Path | None = None,
     overwrite: bool = False,
+    measure: Measure | None = None,
     progress: Progress = _no_progress,
 ) -> WrittenBundle:
     """Write a bundle, or nothing.
@@ -171,6 +181,7 @@ def write_bundle(
         share_embeddings_of: A bundle beside ``target`` with the very same embedding tables: they are linked
             to, not written again, whatever ``storage`` says.
         overwrite: Replace ``target`` if it exists.
+        measure: Given the finished bundle before it takes its place; its figures and files go in as well.
         progress: Told the stage, and how many of its steps are done.
 
     Returns:
@@ -185,8 +196,7 @@ def write_bundle(
         BundleError: The finished bundle does not pass the checks that the service runs.
     """
     check_target(contents.name, target, overwrite=overwrite)
-    if bad := sorted(file for file in contents.notices if not FILE_NAME.fullmatch(file)):
-        raise ExportError(f"a bundle's files are named with letters, digits and . _ - only, not {bad}")
+    _check_file_names(contents.notices)
     with _folder_beside(target) as folder:
         tokenizer = type(contents.tokenizer).from_str(contents.tokenizer.to_str())
         _declare_padding(tokenizer, contents.config.pad_token_id)
@@ -223,6 +233,14 @@ def write_bundle(
         manifest = _manifest(contents, tensors, folder)
         _write_manifest(folder, manifest)
         _accept(folder)
+        if measure is not None:
+            measured = measure(folder)
+            _check_file_names(measured.documents)
+            for file, text in measured.documents.items():
+                (folder / file).write_text(text, encoding="utf-8")
+            contents = dataclasses.replace(contents, quality={**contents.quality, **measured.quality})
+            manifest = _manifest(contents, tensors, folder)
+            _write_manifest(folder, manifest)
         _take_name(folder, target)
     return WrittenBundle(target, manifest, parity, cosines)
 
@@ -240,6 +258,11 @@ def check_target(name: str, target: Path, *, overwrite: bool) -> None:
         )
     if target.exists() and not overwrite:
         raise ExportError(f"{target} exists; choose another folder or add --overwrite")
+
+
+def _check_file_names(files: Iterable[str]) -> None:
+    if bad := sorted(file for file in files if not FILE_NAME.fullmatch(file)):
+        raise ExportError(f"a bundle's files are named with letters, digits and . _ - only, not {bad}")
 
 
 def read_bundle_weights(path: Path) -> dict[str, NDArray[np.float32]]:

@@ -16,6 +16,7 @@ from model.export.graph import GraphModule, trace
 from model.export.parity import ParityError
 from model.export.writer import (
     ExportError,
+    Measured,
     WrittenBundle,
     read_bundle_weights,
     record_quality,
@@ -221,6 +222,29 @@ def test_quality_is_recorded_without_touching_the_rest(tmp_path: Path, written: 
     manifest = Bundle.load(copy).manifest
     assert manifest.quality == {"sts": {"spearman_x100": 80.0}, "faq": {"accuracy_at_1": 70.0}}
     assert manifest.files == written.manifest.files
+
+
+def test_what_is_measured_on_the_finished_bundle_goes_in_with_it(tmp_path: Path) -> None:
+    """A card with figures is part of the bundle from the moment that it has its name, or nothing is there."""
+    target = tmp_path / "small"
+
+    def measure(folder: Path) -> Measured:
+        assert Bundle.load(folder).manifest.quality == {}
+        assert not target.exists()
+        return Measured({"set": {"f1": 91.0}}, {"MODEL_CARD.md": "# small\n"})
+
+    written = write_bundle(contents(encoder()), target, measure=measure)
+    bundle = Bundle.load(target)
+    assert bundle.manifest == written.manifest
+    assert bundle.manifest.quality == {"set": {"f1": 91.0}}
+    assert bundle.file("MODEL_CARD.md").read_text(encoding="utf-8") == "# small\n"
+
+    def fail(folder: Path) -> Measured:
+        raise FloatingPointError
+
+    with pytest.raises(FloatingPointError):
+        write_bundle(contents(encoder()), tmp_path / "other", measure=fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small"]
 
 
 def test_a_damaged_bundle_gives_no_weights(tmp_path: Path) -> None:
