@@ -1,265 +1,245 @@
-"""Fine-tuning of the encoder for named entities."""
+"""The training loop for named entities."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import random
 import time
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.runtime.decoding import SequenceDecoder
+from model.runtime.tagging import find_entities
+from model.runtime.windows import stitch
+from model.training.averaging import average_for, copy_into, lent
+from model.training.crf import CrfLayer
+from model.training.examples import Batch, Example, MeasuredText, collate, shuffled_batches
+from model.training.history import EpochReport, History, Progress, best_of
+from model.training.losses import balanced_weights, token_loss
 from model.training.scoring import Score, score_spans
-from model.training.spans import IGNORED_LABEL, LabelledText, Span, align, spans_of
+from model.training.spans import IGNORED_LABEL, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from model.encoder.heads import TokenClassifier
+    from model.runtime.documents import Document
+    from model.runtime.label_schemes import LabelScheme
+    from model.training.averaging import Average
+    from model.training.checkpoints import WorkFolder
     from model.training.options import TrainingOptions
-
-    Tokenise = Callable[[Sequence[str]], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
-    """texts -> (input_ids [S], offsets [S, 2] in code points) of each."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands, after each step."""
-
-    epoch: int
-    step: int
-    steps: int
-    loss: float
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EpochReport:
-    """What one epoch came to. ``dev`` holds one overall score for each development set."""
-
-    epoch: int
-    loss: float
-    dev: dict[str, Score]
-    seconds: float
-
-    @property
-    def dev_f1(self) -> float:
-        """Mean F1 over the development sets: each language counts alike, whatever its size."""
-        return sum(score.f1 for score in self.dev.values()) / len(self.dev)
-
-
-def best_of(reports: Sequence[EpochReport]) -> EpochReport:
-    """The epoch whose weights are kept: the first of those with the highest mean F1."""
-    return max(reports, key=lambda report: report.dev_f1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Example:
-    """One text as the network sees it."""
-
-    input_ids: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    label_ids: list[int]
-    spans: tuple[Span, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
-    """Examples, and what was lost on the way to them."""
-
-    examples: list[Example]
-    misfits: list[Span]
-    shortened: int
-
-
-def prepare(
-    texts: Sequence[LabelledText], tokenise: Tokenise, labels: Sequence[str], *, max_tokens: int
-) -> Prepared:
-    """Tokenise and label.
-
-    Args:
-        texts: Labelled texts; labels outside ``labels`` are an error, not dropped.
-        tokenise: Text to ids and offsets, special tokens included.
-        labels: ``O``, ``B-X``, ``I-X``, in logit order.
-        max_tokens: Longer texts lose their end, closing special token kept, and are counted.
-
-    Returns:
-        One example a text, the spans that do not fall on token borders, and how many texts were cut.
-
-    Raises:
-        KeyError: A span has a label that ``labels`` lacks.
-    """
-    label_ids = {name: index for index, name in enumerate(labels)}
-    examples: list[Example] = []
-    misfits: list[Span] = []
-    shortened = 0
-    for text, (ids, offsets) in zip(texts, tokenise([text.text for text in texts]), strict=True):
-        if len(ids) > max_tokens:
-            shortened += 1
-            keep = [*range(max_tokens - 1), len(ids) - 1]
-            ids, offsets = ids[keep], offsets[keep]  # noqa: PLW2901 - the pair, shortened
-        label_of, missed = align(text.spans, offsets, label_ids)
-        misfits += missed
-        examples.append(Example(ids, offsets, label_of, text.spans))
-    return Prepared(examples, misfits, shortened)
 
 
 class NerTrainer:
-    """Full fine-tuning of a :class:`TokenClassifier` with its embedding tables frozen.
+    """Trains whatever of a network takes gradients, and a CRF on it if the options want one.
 
-    The tables stay as they are so that a tagger can share them with the embedding model it came
-    from, and because AdamW would otherwise walk the whole vocabulary at every step.
+    Args:
+        network: (input_ids, attention_mask), [B, S] int64 each -> logits [B, S, L]; its last layer is called
+            ``classifier``.
+        scheme: The labels, in logit order.
+        options: How to train.
+        pad_token_id: What fills rows up.
+        unknown_token_id: What ``token_dropout`` puts in the place of tokens.
 
     Source of the recipe: Devlin et al. 2019, arXiv:1810.04805, section 5.3 and appendix A.3.
     """
 
     def __init__(
         self,
-        classifier: TokenClassifier,
+        network: nn.Module,
+        scheme: LabelScheme,
         options: TrainingOptions,
         *,
         pad_token_id: int,
         unknown_token_id: int,
     ) -> None:
-        self.classifier = classifier
+        self.network = network
+        self.scheme = scheme
         self.options = options
+        self.crf = CrfLayer(scheme) if options.crf else None
         self.pad_token_id = pad_token_id
         self.unknown_token_id = unknown_token_id
-        self._random = random.Random(options.seed)  # noqa: S311 - shuffling, not secrets
-        torch.manual_seed(options.seed)
-        embeddings = classifier.encoder.embeddings
-        for table in (embeddings.word, embeddings.position, embeddings.token_type):
-            if table is not None:
-                table.weight.requires_grad_(False)
+        modules = {"network": network} | ({} if self.crf is None else {"crf": self.crf})
+        self._parameters: dict[str, nn.Parameter] = {
+            f"{prefix}.{name}": parameter
+            for prefix, module in modules.items()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+        self._class_weights: Tensor | None = None
 
     def train(
         self,
         train: Sequence[Example],
-        dev: dict[str, Sequence[Example]],
+        dev: Mapping[str, Sequence[MeasuredText]],
+        work: WorkFolder,
         *,
-        best_weights: Path,
+        checkpoint_seconds: float = 120.0,
         on_step: Callable[[Progress], None] = lambda _: None,
         on_epoch: Callable[[EpochReport], None] = lambda _: None,
-    ) -> list[EpochReport]:
-        """Run every epoch; leave the classifier with the weights of the best one on ``dev``.
+    ) -> History:
+        """Run until the last epoch or until patience ends; leave the weights of the best epoch on ``dev``.
+
+        A run that was interrupted goes on from what ``work`` holds, and comes to the same weights as one
+        that was not.
 
         Args:
             train: Examples to learn from.
             dev: Named development sets; ``best_of`` says which epoch wins.
-            best_weights: File for the best state so far, which is read back at the end. It is not enough
-                to go on from: a run that is stopped begins anew.
-            on_step: Called after each optimiser step.
-            on_epoch: Called after each epoch with its development scores.
+            work: An open folder for checkpoints.
+            checkpoint_seconds: At least so long between two checkpoints within an epoch.
+            on_step: Called after each optimiser step, with those before an interruption counted.
+            on_epoch: Called after each epoch with its development scores; for those before an interruption,
+                at once.
 
         Raises:
             FloatingPointError: The loss is not a finite number.
         """
         steps_per_epoch = math.ceil(len(train) / self.options.batch_size)
         steps = steps_per_epoch * self.options.epochs
-        optimizer, scheduler = self._optimizer(steps)
-        reports: list[EpochReport] = []
-        started = time.monotonic()
-        step = 0
-        for epoch in range(1, self.options.epochs + 1):
-            losses: list[float] = []
-            self.classifier.train()
-            for batch in self._batches(train):
-                losses.append(self._step([train[i] for i in batch], optimizer))
-                scheduler.step()
-                step += 1
-                on_step(Progress(epoch, step, steps, losses[-1], time.monotonic() - started))
-            scores = {
-                name: score_spans([e.spans for e in examples], self.predict(examples))[0]
-                for name, examples in dev.items()
-            }
-            reports.append(EpochReport(epoch, sum(losses) / len(losses), scores, time.monotonic() - started))
-            if best_of(reports) is reports[-1]:
-                torch.save(self.classifier.state_dict(), best_weights)
-            on_epoch(reports[-1])
-        self.classifier.load_state_dict(torch.load(best_weights, weights_only=True))
-        self.classifier.eval()
-        return reports
+        if self.options.class_weights == "balanced":
+            self._class_weights = balanced_weights(_label_counts(train, len(self.scheme.labels)))
+        run = _Run(self._parameters, *self._optimizer(steps), average_for(self.options))
+        torch.manual_seed(self.options.seed)
+        saved = work.load_state()
+        if saved is not None:
+            run.load_state_dict(saved)
+        history = run.history
+        for report in history.epochs:
+            on_epoch(report)
+        last_saved = time.monotonic()
+        while not self._ended(history):
+            epoch = len(history.epochs) + 1
+            batches = shuffled_batches(
+                train, size=self.options.batch_size, seed=self.options.seed, epoch=epoch
+            )
+            self.network.train()
+            for batch in batches[len(history.losses) - (epoch - 1) * steps_per_epoch :]:
+                loss = self._step(collate([train[i] for i in batch], pad_token_id=self.pad_token_id), run)
+                history.losses.append(loss)
+                on_step(Progress(epoch, len(history.losses), steps, loss, run.seconds()))
+                if time.monotonic() - last_saved >= checkpoint_seconds:
+                    work.save_state(run.state_dict())
+                    last_saved = time.monotonic()
+            run.average.after_epoch(self._parameters)
+            history.epochs.append(self._close_epoch(epoch, steps_per_epoch, dev, run, work))
+            work.save_state(run.state_dict())
+            last_saved = time.monotonic()
+            on_epoch(history.epochs[-1])
+        copy_into(self._parameters, work.load_best())
+        self.network.eval()
+        return history
 
-    def predict(self, examples: Sequence[Example], *, batch_size: int = 64) -> list[list[Span]]:
-        """The most likely label of each token, read back as spans.
+    def predict(self, texts: Sequence[MeasuredText], *, batch_size: int = 32) -> list[list[Span]]:
+        """Read texts as the service does: windows put together, then decoded under the scheme's rules.
 
         Returns:
-            Spans of each example, in the order given.
+            Spans of each text, in the order given.
         """
-        self.classifier.eval()
-        order = sorted(range(len(examples)), key=lambda i: len(examples[i].input_ids))
-        found: list[list[Span]] = [[] for _ in examples]
+        self.network.eval()
+        decoder = SequenceDecoder(self.scheme, None if self.crf is None else self.crf.learned())
+        windows = [window for text in texts for window in text.document.windows]
+        logits: list[NDArray[np.float32]] = [np.empty((0, 0), np.float32)] * len(windows)
+        order = sorted(range(len(windows)), key=lambda index: len(windows[index].input_ids))
         for first in range(0, len(order), batch_size):
-            rows = order[first : first + batch_size]
-            input_ids, attention_mask, _ = self._collate([examples[i] for i in rows])
-            with torch.inference_mode(), self._autocast():
-                best = self.classifier(input_ids, attention_mask).argmax(-1)
-            for row, i in enumerate(rows):
-                names = [self.classifier.labels[k] for k in best[row, : len(examples[i].input_ids)].tolist()]
-                found[i] = spans_of(names, examples[i].offsets)
-        return found
+            chosen = order[first : first + batch_size]
+            outputs = self._logits([windows[index].input_ids for index in chosen])
+            for index, output in zip(chosen, outputs, strict=True):
+                logits[index] = output
+        of_windows = iter(logits)
+        return [_find(text.document, of_windows, decoder) for text in texts]
 
-    def _step(self, batch: Sequence[Example], optimizer: torch.optim.Optimizer) -> float:
-        input_ids, attention_mask, label_ids = self._collate(batch)
+    def _close_epoch(
+        self,
+        epoch: int,
+        steps: int,
+        dev: Mapping[str, Sequence[MeasuredText]],
+        run: _Run,
+        work: WorkFolder,
+    ) -> EpochReport:
+        """Measure, and keep the weights if they are the best so far."""
+        with lent(self._parameters, run.average.weights()):
+            scores: dict[str, Score] = {
+                name: score_spans([text.spans for text in texts], self.predict(texts))[0]
+                for name, texts in dev.items()
+            }
+            losses = run.history.losses[-steps:]
+            report = EpochReport(epoch, sum(losses) / len(losses), scores, run.seconds())
+            if best_of([*run.history.epochs, report]) is report:
+                work.save_best({name: tensor.detach() for name, tensor in self._parameters.items()})
+        return report
+
+    def _ended(self, history: History) -> bool:
+        done = len(history.epochs)
+        if done >= self.options.epochs:
+            return True
+        return bool(self.options.patience and done and done - history.best.epoch >= self.options.patience)
+
+    def _step(self, batch: Batch, run: _Run) -> float:
         # Special tokens and padding have no label and stay as they are.
-        hidden = (torch.rand(input_ids.shape) < self.options.token_dropout) & (label_ids != IGNORED_LABEL)
-        input_ids = input_ids.masked_fill(hidden, self.unknown_token_id)
-        with self._autocast():
-            logits = self.classifier(input_ids, attention_mask)
-        loss = nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), label_ids.flatten(), ignore_index=IGNORED_LABEL
+        hidden = (torch.rand(batch.input_ids.shape) < self.options.token_dropout) & (
+            batch.label_ids != IGNORED_LABEL
         )
+        input_ids = batch.input_ids.masked_fill(hidden, self.unknown_token_id)
+        with self._autocast():
+            logits = self.network(input_ids, batch.attention_mask)
+        loss = self._loss(logits.float(), batch)
         if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss became {loss.item()}; a lower learning_rate may help")
-        optimizer.zero_grad(set_to_none=True)
+            raise FloatingPointError(f"the loss became {loss.item()}; a lower learning rate may help")
+        run.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self._trainable(), self.options.max_gradient_norm)
-        optimizer.step()
+        nn.utils.clip_grad_norm_(self._parameters.values(), self.options.max_gradient_norm)
+        run.optimizer.step()
+        run.scheduler.step()
+        run.average.after_step(self._parameters)
         return loss.item()
 
-    def _batches(self, examples: Sequence[Example]) -> list[list[int]]:
-        """Shuffled batches of like length: sorted within stretches of twenty batches."""
-        order = list(range(len(examples)))
-        self._random.shuffle(order)
-        size = self.options.batch_size
-        batches = []
-        for first in range(0, len(order), size * 20):
-            stretch = sorted(order[first : first + size * 20], key=lambda i: len(examples[i].input_ids))
-            batches += [stretch[k : k + size] for k in range(0, len(stretch), size)]
-        self._random.shuffle(batches)
-        return batches
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        def of_tokens() -> Tensor:
+            return token_loss(
+                logits,
+                batch.label_ids,
+                class_weights=self._class_weights,
+                focal_gamma=self.options.focal_gamma,
+                label_smoothing=self.options.label_smoothing,
+            )
 
-    def _collate(self, batch: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
-        """Pad to the longest: input_ids, attention_mask, label_ids, each [B, S] int64."""
-        longest = max(len(example.input_ids) for example in batch)
-        input_ids = torch.full((len(batch), longest), self.pad_token_id)
+        if self.crf is None:
+            return of_tokens()
+        emissions = logits.gather(1, batch.word_tokens[:, :, None].expand(-1, -1, logits.shape[-1]))
+        surprise = self.crf.negative_log_likelihood(emissions, batch.word_labels, batch.word_mask)
+        loss = surprise.sum() / batch.word_mask.sum().clamp(min=1)
+        if not self.options.token_loss_weight:
+            return loss
+        # Beside the sequence's loss, so that the logits by themselves stay probabilities: scores of
+        # entities are made from them.
+        return loss + self.options.token_loss_weight * of_tokens()
+
+    def _logits(self, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+        """Of windows, without padding: [S_i, L] each."""
+        input_ids = torch.full((len(rows), max(map(len, rows))), self.pad_token_id)
         attention_mask = torch.zeros_like(input_ids)
-        label_ids = torch.full_like(input_ids, IGNORED_LABEL)
-        for row, example in enumerate(batch):
-            length = len(example.input_ids)
-            input_ids[row, :length] = torch.from_numpy(example.input_ids)
-            attention_mask[row, :length] = 1
-            label_ids[row, :length] = torch.tensor(example.label_ids)
-        return input_ids, attention_mask, label_ids
+        for index, row in enumerate(rows):
+            input_ids[index, : len(row)] = torch.from_numpy(row)
+            attention_mask[index, : len(row)] = 1
+        with torch.inference_mode(), self._autocast():
+            logits = self.network(input_ids, attention_mask).float().numpy()
+        return [logits[index, : len(row)] for index, row in enumerate(rows)]
 
     def _optimizer(self, steps: int) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-        head = list(self.classifier.classifier.parameters())
-        in_head = {id(parameter) for parameter in head}
-        body = [parameter for parameter in self._trainable() if id(parameter) not in in_head]
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": body, "lr": self.options.learning_rate},
-                {"params": head, "lr": self.options.head_learning_rate},
-            ],
-            weight_decay=self.options.weight_decay,
-            fused=True,
-        )
+        fast = ("network.classifier.", "crf.")
+        groups = [
+            {
+                "params": [p for name, p in self._parameters.items() if name.startswith(fast) == is_fast],
+                "lr": self.options.head_learning_rate if is_fast else self.options.learning_rate,
+            }
+            for is_fast in (False, True)
+        ]
+        optimizer = torch.optim.AdamW(groups, weight_decay=self.options.weight_decay, fused=True)
         warmup = max(1, round(self.options.warmup_share * steps))
 
         def factor(step: int) -> float:
@@ -267,8 +247,74 @@ class NerTrainer:
 
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
-    def _trainable(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.classifier.parameters() if parameter.requires_grad]
-
     def _autocast(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.options.bfloat16)
+
+
+class _Run:
+    """All that changes while training: what a checkpoint holds."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        scheduler: torch.optim.lr_scheduler.LambdaLR,
+        average: Average,
+    ) -> None:
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.average = average
+        self.history = History()
+        self._started = time.monotonic()
+
+    def seconds(self) -> float:
+        """Spent training, those before an interruption included."""
+        return time.monotonic() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "parameters": {name: tensor.detach() for name, tensor in self.parameters.items()},
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "average": self.average.state_dict(),
+            "random": torch.get_rng_state(),
+            "losses": self.history.losses,
+            "epochs": [report.as_state() for report in self.history.epochs],
+            "seconds": self.seconds(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        copy_into(self.parameters, state["parameters"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.average.load_state_dict(state["average"])
+        torch.set_rng_state(state["random"])
+        self.history.losses[:] = state["losses"]
+        self.history.epochs[:] = map(EpochReport.from_state, state["epochs"])
+        self._started = time.monotonic() - state["seconds"]
+
+
+def _find(document: Document, outputs: Iterator[NDArray[np.float32]], decoder: SequenceDecoder) -> list[Span]:
+    """Spans of a document; takes as many outputs as it has windows."""
+    found = []
+    for paragraph in document.paragraphs:
+        own = list(islice(outputs, len(paragraph.windows)))
+        if not own:
+            continue
+        tokenized = paragraph.tokenized
+        entities = find_entities(
+            paragraph.text, tokenized.offsets, tokenized.word_ids, stitch(paragraph.windows, own), decoder
+        )
+        found += [
+            Span(paragraph.start + entity.start, paragraph.start + entity.end, entity.label)
+            for entity in entities
+        ]
+    return found
+
+
+def _label_counts(examples: Sequence[Example], labels: int) -> list[int]:
+    counts = np.zeros(labels, dtype=np.int64)
+    for example in examples:
+        counts += np.bincount(example.label_ids[example.label_ids != IGNORED_LABEL], minlength=labels)
+    return [int(count) for count in counts]

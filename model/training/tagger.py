@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import tokenizers
 import torch
 
@@ -14,21 +17,27 @@ from model.encoder.config import EncoderConfig
 from model.encoder.heads import TokenClassifier
 from model.export.writer import BundleContents, WrittenBundle, read_bundle_weights, write_bundle
 from model.runtime.bundle import Bundle, Manifest, Source
+from model.runtime.crf import CRF_NAME
+from model.runtime.label_schemes import LabelScheme
 from model.runtime.tokenization import TOKENIZER_NAME, Tokenizer
-from model.training.ner import NerTrainer, best_of, prepare
-from model.training.spans import count_spans
+from model.training.bilstm import BiLstm
+from model.training.examples import measured_texts, prepare
+from model.training.lora import add_lora, merge_lora
+from model.training.ner import NerTrainer
+from model.training.spans import LabelledText, Span, count_spans
 from model.training.tokens import write_tagging_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from model.encoder.encoder import Encoder
+    from model.export.writer import Measure
     from model.runtime.bundle import Storage
-    from model.training.ner import EpochReport, Progress, Tokenise
+    from model.training.checkpoints import WorkFolder
+    from model.training.crf import CrfLayer
+    from model.training.history import EpochReport, History, Progress
+    from model.training.options import Architecture as ArchitectureName
     from model.training.options import TrainingOptions
-    from model.training.spans import LabelledText
 
 UNKNOWN_TOKENS: Final = ("[UNK]", "<unk>")
 
@@ -44,29 +53,35 @@ class DataReport:
     Attributes:
         texts: Training texts.
         spans: Training spans, by label.
-        misfits: Training spans whose borders are not token borders: they cannot be learned exactly.
-        shortened: Training texts that were cut at ``max_tokens``.
+        misfits: Training spans whose borders are no word's: they cannot be learned exactly.
+        split: Training texts that are longer than ``max_tokens`` and are read in windows.
     """
 
     texts: int
     spans: Mapping[str, int]
     misfits: int
-    shortened: int
+    split: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainedTagger:
-    """A fine-tuned classifier, ready to be written as a bundle."""
+    """A trained network, ready to be measured and, if it is an encoder's, to be written as a bundle.
 
-    classifier: TokenClassifier
+    Attributes:
+        network: With the weights of the best epoch; changes of low rank are merged.
+        crf: The CRF trained with it, if there is one.
+        tokenizer: As it was trained with.
+        data: What it learned from.
+        history: How that went.
+        find: Finds the spans of texts, without a bundle.
+    """
+
+    network: TokenClassifier | BiLstm
+    crf: CrfLayer | None
     tokenizer: tokenizers.Tokenizer
     data: DataReport
-    epochs: Sequence[EpochReport]
-
-    @property
-    def best_epoch(self) -> int:
-        """The epoch whose weights these are, from 1."""
-        return best_of(self.epochs).epoch
+    history: History
+    find: Callable[[Sequence[str]], list[list[Span]]]
 
 
 def read_base(base: Path) -> Manifest:
@@ -84,12 +99,13 @@ def read_base(base: Path) -> Manifest:
     return manifest
 
 
-def classifier_on(base: Path, labels: Sequence[str]) -> TokenClassifier:
+def classifier_on(base: Path, labels: Sequence[str], *, dropout: float = 0.1) -> TokenClassifier:
     """Put a fresh head on a bundle's encoder.
 
     Args:
         base: An embedding bundle.
         labels: In logit order.
+        dropout: Of hidden values, while training.
 
     Raises:
         BundleError: The bundle is damaged.
@@ -98,11 +114,22 @@ def classifier_on(base: Path, labels: Sequence[str]) -> TokenClassifier:
     """
     architecture = read_base(base).architecture.model_dump(exclude={"family", "parameters"})
     # With few labels, dropping attention weights only slows learning; hidden dropout stays.
-    config = EncoderConfig(**architecture, attention_probs_dropout_prob=0.0)
+    config = EncoderConfig(**architecture, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
     classifier = TokenClassifier(config, labels)
     weights = {name: torch.from_numpy(array) for name, array in read_bundle_weights(base).items()}
     classifier.encoder.load_state_dict(weights)
     return classifier
+
+
+def freeze_tables(encoder: Encoder) -> None:
+    """Keep the embedding tables as they are.
+
+    So a tagger can share them with the embedding model it came from; and AdamW would otherwise walk the whole
+    vocabulary at every step.
+    """
+    for table in (encoder.embeddings.word, encoder.embeddings.position, encoder.embeddings.token_type):
+        if table is not None:
+            table.weight.requires_grad_(False)
 
 
 def fine_tune(
@@ -112,11 +139,14 @@ def fine_tune(
     dev: Mapping[str, Sequence[LabelledText]],
     options: TrainingOptions,
     *,
+    work: WorkFolder,
+    architecture: ArchitectureName = "encoder",
+    restart: bool = False,
     on_data: Callable[[DataReport], None] = lambda _: None,
     on_step: Callable[[Progress], None] = lambda _: None,
     on_epoch: Callable[[EpochReport], None] = lambda _: None,
 ) -> TrainedTagger:
-    """Train a tagger from an embedding bundle.
+    """Train a tagger from an embedding bundle, or go on with a training that was interrupted.
 
     Args:
         base: The embedding bundle to start from.
@@ -124,6 +154,9 @@ def fine_tune(
         train: Texts to learn from.
         dev: Named sets that choose the epoch.
         options: How to train.
+        work: Where checkpoints are kept; left as it is at the end.
+        architecture: ``encoder`` learns on from the base; ``bilstm-crf`` takes its tokenizer only.
+        restart: Forget an interrupted run.
         on_data: Told about the training texts before the first step.
         on_step: Told about each step.
         on_epoch: Told about each epoch.
@@ -132,37 +165,65 @@ def fine_tune(
         BundleError: The base is damaged.
         UnfitBaseError: It is not one for embedding, reads fewer tokens than ``options`` say, or has no
             unknown token.
+        OtherRunError: ``work`` holds an interrupted run of something else.
+        FloatingPointError: The loss is not a finite number.
     """
-    longest = read_base(base).max_tokens
-    if options.max_tokens > longest:
-        raise UnfitBaseError(f"{base.name} reads {longest} tokens, max_tokens is {options.max_tokens}")
-    torch.manual_seed(options.seed)
-    classifier = classifier_on(base, labels)
+    manifest = read_base(base)
+    if options.max_tokens > manifest.max_tokens:
+        raise UnfitBaseError(
+            f"{base.name} reads {manifest.max_tokens} tokens, max_tokens is {options.max_tokens}"
+        )
+    identity = {
+        "base": Bundle.load(base).digest,
+        "architecture": architecture,
+        "labels": list(labels),
+        "training texts": _digest(train),
+        "development texts": {name: _digest(texts) for name, texts in dev.items()},
+        "torch": torch.__version__,
+        **dataclasses.asdict(options),
+    }
+    work.open(identity, restart=restart)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer_file = Path(scratch) / TOKENIZER_NAME
         write_tagging_tokenizer(base / TOKENIZER_NAME, tokenizer_file)
         tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
-        tokenise = _tokenise_with(Tokenizer.from_file(tokenizer_file))
-        prepared = prepare(train, tokenise, labels, max_tokens=options.max_tokens)
-        data = DataReport(len(train), count_spans(train), len(prepared.misfits), prepared.shortened)
-        on_data(data)
-        trainer = NerTrainer(
-            classifier,
-            options,
-            pad_token_id=classifier.encoder.config.pad_token_id,
-            unknown_token_id=_unknown_token_id(tokenizer),
-        )
-        reports = trainer.train(
-            prepared.examples,
-            {
-                name: prepare(texts, tokenise, labels, max_tokens=options.max_tokens).examples
-                for name, texts in dev.items()
-            },
-            best_weights=Path(scratch) / "best.pt",
-            on_step=on_step,
-            on_epoch=on_epoch,
-        )
-    return TrainedTagger(classifier, tokenizer, data, reports)
+        reader = Tokenizer.from_file(tokenizer_file)
+    scheme = LabelScheme.from_labels(labels)
+    prepared = prepare(train, reader, scheme, max_tokens=options.max_tokens)
+    data = DataReport(len(train), count_spans(train), len(prepared.misfits), prepared.split)
+    on_data(data)
+    torch.manual_seed(options.seed)
+    network: TokenClassifier | BiLstm
+    if architecture == "encoder":
+        network = classifier_on(base, labels, dropout=options.dropout)
+        if options.lora_rank:
+            add_lora(network.encoder, rank=options.lora_rank, alpha=options.lora_alpha)
+        else:
+            freeze_tables(network.encoder)
+    else:
+        seen = np.unique(np.concatenate([example.input_ids for example in prepared.examples]))
+        network = BiLstm(seen.tolist(), manifest.architecture.vocab_size, labels, dropout=options.dropout)
+    trainer = NerTrainer(
+        network,
+        scheme,
+        options,
+        pad_token_id=manifest.architecture.pad_token_id,
+        unknown_token_id=_unknown_token_id(tokenizer),
+    )
+    history = trainer.train(
+        prepared.examples,
+        {name: measured_texts(texts, reader, max_tokens=manifest.max_tokens) for name, texts in dev.items()},
+        work,
+        on_step=on_step,
+        on_epoch=on_epoch,
+    )
+    merge_lora(network)
+
+    def find(texts: Sequence[str]) -> list[list[Span]]:
+        unlabelled = [LabelledText(text, ()) for text in texts]
+        return trainer.predict(measured_texts(unlabelled, reader, max_tokens=manifest.max_tokens))
+
+    return TrainedTagger(network, trainer.crf, tokenizer, data, history, find)
 
 
 def write_tagger(
@@ -177,17 +238,22 @@ def write_tagger(
     quality: Mapping[str, Any],
     storage: Storage = "int8_row",
     overwrite: bool = False,
+    measure: Measure | None = None,
 ) -> WrittenBundle:
     """Write a trained tagger beside the bundle it came from, sharing that one's tables if both are siblings.
 
     Raises:
+        UnfitBaseError: The network is no encoder's.
         ExportError, ParityError, FidelityError: See :func:`model.export.writer.write_bundle`.
     """
+    if not isinstance(trained.network, TokenClassifier):
+        raise UnfitBaseError("only a tagger on an encoder can be written as a bundle")
     manifest = Bundle.load(base).manifest
+    learned = {} if trained.crf is None else {CRF_NAME: trained.crf.learned().to_json(trained.network.labels)}
     siblings = base.resolve().parent == target.resolve().parent
     contents = BundleContents(
         name=target.name,
-        model=trained.classifier,
+        model=trained.network,
         family=manifest.architecture.family,
         tokenizer=trained.tokenizer,
         source=Source(name=f"fine-tuned from {manifest.name} with conche train ner"),
@@ -195,7 +261,7 @@ def write_tagger(
         languages=languages,
         description=description,
         max_tokens=manifest.max_tokens,
-        notices=notices,
+        notices={**notices, **learned},
         quality=quality,
     )
     return write_bundle(
@@ -204,14 +270,15 @@ def write_tagger(
         storage=storage,
         share_embeddings_of=base if siblings else None,
         overwrite=overwrite,
+        measure=measure,
     )
 
 
-def _tokenise_with(tokenizer: Tokenizer) -> Tokenise:
-    def tokenise(texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        return [(tokenized.input_ids, tokenized.offsets) for tokenized in tokenizer.tokenize(texts)]
-
-    return tokenise
+def _digest(texts: Sequence[LabelledText]) -> str:
+    hashed = hashlib.sha256()
+    for text in texts:
+        hashed.update(json.dumps(dataclasses.astuple(text)).encode() + b"\n")
+    return hashed.hexdigest()
 
 
 def _unknown_token_id(tokenizer: tokenizers.Tokenizer) -> int:

@@ -6,6 +6,7 @@ Training needs the ``train`` extra, ``--check`` only what serving needs.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,21 +15,22 @@ import click
 
 from model.runtime.bundle import STORAGES, BundleError
 from model.training.data_checks import DEFAULT_MIN_EXAMPLES, check_data
-from model.training.options import TrainingOptions
 from model.training.spans import LabelledText, bio_labels, count_spans
 from service.cli.evaluate import measured, score_summary
 from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
+from service.cli.training_flags import training_flags, training_options
 from service.cli.training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from model.export.writer import WrittenBundle
     from model.runtime.bundle import Storage
+    from model.training.checkpoints import WorkFolder
+    from model.training.history import EpochReport, Progress
     from model.training.label_files.reader import LabelFormat
-    from model.training.ner import EpochReport, Progress
+    from model.training.options import Architecture, TrainingOptions
     from model.training.tagger import DataReport, TrainedTagger
 
-DEFAULTS: Final = TrainingOptions()
 _EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -84,36 +86,9 @@ def train() -> None:
     help="Entity types, comma separated, in the order that the bundle names them; by default those of the "
     "training files, most frequent first.",
 )
+@training_flags
 @click.option(
-    "--epochs",
-    default=DEFAULTS.epochs,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Passes over the training files.",
-)
-@click.option(
-    "--batch-size",
-    default=DEFAULTS.batch_size,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Texts a step.",
-)
-@click.option(
-    "--learning-rate",
-    default=DEFAULTS.learning_rate,
-    show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
-    help="Peak, for the encoder.",
-)
-@click.option(
-    "--max-tokens",
-    default=DEFAULTS.max_tokens,
-    show_default=True,
-    type=click.IntRange(min=3),
-    help="Longer training texts are cut, and counted.",
-)
-@click.option(
-    "--seed", default=DEFAULTS.seed, show_default=True, help="Same seed, data and machine: same model."
+    "--restart", is_flag=True, help="Forget an interrupted training of this output; without it, go on."
 )
 @click.option(
     "--storage",
@@ -149,17 +124,15 @@ def train_ner(
     check: bool,
     min_examples: int,
     labels: str | None,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    max_tokens: int,
-    seed: int,
+    architecture: Architecture,
+    restart: bool,
     storage: Storage,
     languages: Sequence[str],
     licence: str,
     description: str,
     notice: Path | None,
     overwrite: bool,
+    **flags: Any,
 ) -> None:
     """Fine-tune a tagger on labelled texts and write it as a bundle.
 
@@ -167,6 +140,8 @@ def train_ner(
     in code points and end exclusive; columns of tokens and tags (CoNLL; IOB1, IOB2, BIOES, BILOU, BMES);
     exports of Label Studio (JSON, JSON-MIN) and doccano (JSONL). What does not fit is reported and left out;
     --check prints the report and stops.
+
+    A training that was interrupted, by whatever, goes on when the same command is given again.
     """
     if check:
         sets = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
@@ -182,18 +157,13 @@ def train_ner(
     from model.export.parity import ParityError
     from model.export.storage import StorageError
     from model.export.writer import ExportError, check_target
+    from model.training.checkpoints import OtherRunError, WorkFolder
     from model.training.tagger import UnfitBaseError, read_base, write_tagger
 
     try:
         # Everything that can be wrong with the command is found before the hours of training.
         check_target(output.resolve().name, output, overwrite=overwrite)
-        options = TrainingOptions(
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            max_tokens=min(max_tokens, read_base(base).max_tokens),
-            seed=seed,
-        )
+        options = training_options(architecture, flags, longest=read_base(base).max_tokens)
         notices = {} if notice is None else {"NOTICE": _read_notice(notice)}
         readings = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
         train_sets, dev, tests = map(texts_of, readings)
@@ -202,20 +172,32 @@ def train_ner(
         _refuse_new_labels(types, train_sets | dev | tests)
         for line in check_data(readings[0], readings[1] | readings[2], min_examples=min_examples).lines():
             click.echo(line)
-        trained = _train_with_progress(base, bio_labels(types), texts, dev, options)
-        written = write_tagger(
-            trained,
+        work = WorkFolder.beside(output)
+        trained = _train_with_progress(
             base,
-            output,
-            languages=languages,
-            licence=licence,
-            description=description,
-            notices=notices,
-            quality={"training": _training_summary(trained, options, sets=list(train_sets))},
-            storage=storage,
-            overwrite=overwrite,
+            bio_labels(types),
+            texts,
+            dev,
+            options,
+            work=work,
+            architecture=architecture,
+            restart=restart,
         )
-        _measure(written, dev | tests)
+        if architecture == "encoder":
+            written = write_tagger(
+                trained,
+                base,
+                output,
+                languages=languages,
+                licence=licence,
+                description=description,
+                notices=notices,
+                quality={"training": _training_summary(trained, options, sets=list(train_sets))},
+                storage=storage,
+                overwrite=overwrite,
+            )
+            _measure(written, dev | tests)
+        work.remove()
     except (
         BundleError,
         CheckpointError,
@@ -224,6 +206,7 @@ def train_ner(
         FloatingPointError,
         GraphError,
         OSError,
+        OtherRunError,
         ParityError,
         StorageError,
         UnfitBaseError,
@@ -264,32 +247,56 @@ def _train_with_progress(
     texts: Sequence[LabelledText],
     dev: Mapping[str, Sequence[LabelledText]],
     options: TrainingOptions,
+    *,
+    work: WorkFolder,
+    architecture: Architecture,
+    restart: bool,
 ) -> TrainedTagger:
     from tqdm import tqdm
 
     from model.training.tagger import fine_tune
 
+    recent: deque[float] = deque(maxlen=50)
+    dev_f1: dict[str, str] = {}
     with tqdm(unit="step", desc="training") as bar:
 
         def on_data(data: DataReport) -> None:
-            counts = ", ".join(f"{count} {label}" for label, count in data.spans.items())
-            bar.write(f"{data.texts} texts with {counts}")
             if data.misfits:
-                bar.write(f"{data.misfits} spans do not fall on token borders and cannot be learned exactly")
-            if data.shortened:
-                bar.write(f"{data.shortened} texts are longer than {options.max_tokens} tokens and were cut")
+                bar.write(f"{data.misfits} spans are no whole words and cannot be learned exactly")
+            if data.split:
+                bar.write(
+                    f"{data.split} texts are longer than {options.max_tokens} tokens and are read in windows"
+                )
 
         def on_step(progress: Progress) -> None:
+            if bar.total is None and progress.step > 1:
+                bar.write(f"going on behind step {progress.step - 1}, with the state in {work.path}")
+                bar.initial = progress.step - 1
             bar.total = progress.steps
-            bar.set_postfix(epoch=progress.epoch, loss=f"{progress.loss:.3f}", refresh=False)
-            bar.update(1)
+            recent.append(progress.loss)
+            shown = {"epoch": progress.epoch, "loss": f"{sum(recent) / len(recent):.3f}", **dev_f1}
+            bar.set_postfix(shown, refresh=False)
+            bar.update(progress.step - bar.n)
 
         def on_epoch(report: EpochReport) -> None:
+            dev_f1["dev F1"] = f"{100 * report.dev_f1:.1f}"
             scores = ", ".join(f"{name} F1 {100 * score.f1:.2f}" for name, score in report.dev.items())
-            bar.write(f"epoch {report.epoch}: loss {report.loss:.4f}, {scores}")
+            bar.write(
+                f"epoch {report.epoch}: loss {report.loss:.4f}, {scores} ({report.seconds:.0f} s in all)"
+            )
 
         return fine_tune(
-            base, labels, texts, dev, options, on_data=on_data, on_step=on_step, on_epoch=on_epoch
+            base,
+            labels,
+            texts,
+            dev,
+            options,
+            work=work,
+            architecture=architecture,
+            restart=restart,
+            on_data=on_data,
+            on_step=on_step,
+            on_epoch=on_epoch,
         )
 
 
@@ -302,7 +309,7 @@ def _training_summary(
         "spans": dict(trained.data.spans),
         "sets": list(sets),
         "epochs": options.epochs,
-        "best_epoch": trained.best_epoch,
+        "best_epoch": trained.history.best.epoch,
         "learning_rate": options.learning_rate,
         "token_dropout": options.token_dropout,
         "seed": options.seed,

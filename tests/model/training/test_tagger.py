@@ -170,6 +170,8 @@ def test_labels_unknown_to_training_are_refused_before_it(base: Path, tmp_path: 
             str(train),
             "--dev",
             str(odd),
+            "--max-bad-share",
+            "0.5",
             "-o",
             str(tmp_path / "x"),
         ],
