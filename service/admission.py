@@ -35,36 +35,38 @@ class TextLimits:
             TooManyInputsError: more than ``max_inputs``.
             TooManyCharactersError: one text or all together have too many characters.
         """
-        if not texts:
+        self.admit_sizes([len(text) for text in texts], param=param)
+        for index, text in enumerate(texts):
+            if not text or text.isspace():
+                raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)
+
+    def admit_sizes(self, sizes: Sequence[int], *, param: str, unit: str = "characters") -> None:
+        """Check how many texts there are and how long each is, in ``unit``; raises as `admit`."""
+        if not sizes:
             raise EmptyInputError(f"{param} is an empty list", param=param)
-        if len(texts) > self.max_inputs:
+        if len(sizes) > self.max_inputs:
             raise TooManyInputsError(
-                f"{param} has {len(texts)} texts, at most {self.max_inputs} are taken; "
+                f"{param} has {len(sizes)} texts, at most {self.max_inputs} are taken; "
                 "setting CONCHE_LIMITS__MAX_INPUTS",
-                count=len(texts),
+                count=len(sizes),
                 limit=self.max_inputs,
                 setting="CONCHE_LIMITS__MAX_INPUTS",
                 param=param,
             )
         total = 0
-        for index, text in enumerate(texts):
-            total += len(text)
-            self._admit_one(text, index, total, param)
-
-    def _admit_one(self, text: str, index: int, total: int, param: str) -> None:
-        if len(text) > self.max_text_characters:
-            raise TooManyCharactersError(
-                f"{param}[{index}] has {len(text)} characters, at most {self.max_text_characters} are taken; "
-                "setting CONCHE_LIMITS__MAX_TEXT_CHARACTERS",
-                index=index,
-                param=param,
-            )
-        if total > self.max_total_characters:
-            raise TooManyCharactersError(
-                f"{param} comes to more than {self.max_total_characters} characters at item {index}; "
-                "send fewer at a time, or raise setting CONCHE_LIMITS__MAX_TOTAL_CHARACTERS",
-                index=index,
-                param=param,
-            )
-        if not text or text.isspace():
-            raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)
+        for index, size in enumerate(sizes):
+            total += size
+            if size > self.max_text_characters:
+                raise TooManyCharactersError(
+                    f"{param}[{index}] has {size} {unit}, at most {self.max_text_characters} are taken; "
+                    "setting CONCHE_LIMITS__MAX_TEXT_CHARACTERS",
+                    index=index,
+                    param=param,
+                )
+            if total > self.max_total_characters:
+                raise TooManyCharactersError(
+                    f"{param} comes to more than {self.max_total_characters} {unit} at item {index}; "
+                    "send fewer at a time, or raise setting CONCHE_LIMITS__MAX_TOTAL_CHARACTERS",
+                    index=index,
+                    param=param,
+                )

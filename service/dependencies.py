@@ -10,6 +10,7 @@ from service.inference import Embedder, EntityTagger
 from service.lifespan import Services
 from service.metrics import Metrics
 from service.settings import Settings
+from service.token_ids import InputReader
 
 
 def get_settings(request: Request) -> Settings:
@@ -41,6 +42,14 @@ def get_limits(settings: SettingsDep) -> TextLimits:
     return TextLimits(limits.max_inputs, limits.max_text_characters, limits.max_total_characters)
 
 
+LimitsDep = Annotated[TextLimits, Depends(get_limits)]
+
+
+def get_reader(services: ServicesDep, settings: SettingsDep, limits: LimitsDep) -> InputReader:
+    """What makes admitted texts of a request's inputs."""
+    return InputReader(limits, settings.input_ids, services.cl100k)
+
+
 def get_embedder(services: ServicesDep) -> Embedder:
     """The embedder.
 
@@ -66,7 +75,7 @@ def get_catalogue(services: ServicesDep) -> FaqCatalogue:
     return services.catalogue
 
 
-LimitsDep = Annotated[TextLimits, Depends(get_limits)]
+ReaderDep = Annotated[InputReader, Depends(get_reader)]
 EmbedderDep = Annotated[Embedder, Depends(get_embedder)]
 TaggerDep = Annotated[EntityTagger, Depends(get_tagger)]
 CatalogueDep = Annotated[FaqCatalogue, Depends(get_catalogue)]

@@ -8,6 +8,7 @@ ServiceError
 │   ├── TooManyInputsError  more items than one request may hold
 │   └── InvalidFilterError  a filter on entries that cannot be read, or is too deep
 ├── NotFoundError           no such model, collection or entry
+│   ├── UnknownModelError
 │   ├── UnknownCollectionError
 │   └── UnknownEntryError
 ├── ConflictError           the request does not fit what is stored
@@ -144,6 +145,12 @@ class NotFoundError(ServiceError):
     """The request names something that is not here."""
 
     code = "not_found"
+
+
+class UnknownModelError(NotFoundError):
+    """No model of that name serves this route; the message lists those that do."""
+
+    code = "unknown_model"
 
 
 class UnknownCollectionError(NotFoundError):

@@ -17,7 +17,7 @@ from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.batching import BatchingLimits
-from service.errors import ServiceError, UnavailableError
+from service.errors import ServiceError, UnavailableError, UnknownModelError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
@@ -27,6 +27,7 @@ from service.faq.sqlite_store import SqliteFaqStore
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.metrics import Metrics
 from service.settings import DEMO, OFF, Settings
+from service.token_ids import Cl100kVocabulary, VocabularyFileError
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Services:
     Attributes:
         threads: of one model run.
         embedder, tagger, catalogue: None if they could not be built; ``absences`` then says why.
+        cl100k: OpenAI's vocabulary; None if ids of it are not taken.
         faq_source: the file that fills the FAQ's first collection, "demo", or "none".
         faq_left_out: lines of that file that hold no usable entry; the log names each.
         absences: by route.
@@ -75,6 +77,7 @@ class Services:
     embedder: Embedder | None = None
     tagger: EntityTagger | None = None
     catalogue: FaqCatalogue | None = None
+    cl100k: Cl100kVocabulary | None = None
     faq_source: str = ""
     faq_left_out: int = 0
     absences: dict[str, Absence] = field(default_factory=dict)
@@ -92,6 +95,26 @@ class Services:
         if self.embedder is None and self.tagger is None and not reasons:
             reasons.append("no model is loaded")
         return reasons
+
+    def embedder_named(self, model: str | None, route: str) -> tuple[Embedder, str | None]:
+        """The embedder that a request asks for, and the prompt that it names with it, if any.
+
+        Args:
+            model: as sent: None for the only one, ``NAME``, or ``NAME:PROMPT``.
+            route: that serves the request.
+
+        Raises:
+            UnknownModelError: there is none of that name; the message lists what there is.
+            NoModelError, ModelFailedError: there is none at all.
+        """
+        if self.embedder is None:
+            raise self.absence(route)
+        name, _, prompt = (model or "").partition(":")
+        if name not in {"", self.embedder.model_id}:
+            raise UnknownModelError(
+                f"no model of that name serves {route}; there is: {self.embedder.model_id}", param="model"
+            )
+        return self.embedder, prompt or None
 
     def absence(self, route: str) -> ServiceError:
         """The error that a request to ``route`` gets: 503 if what it needs failed, 404 if it has none."""
@@ -126,6 +149,8 @@ async def open_services(
         budget = ComputeBudget()
         stack.callback(budget.close)
         services = Services(threads)
+        if settings.input_ids == "cl100k":
+            services.cl100k = await asyncio.to_thread(_read_cl100k, settings.openai_vocabulary)
         faq_folder = faq_folder or settings.data_path()
         opener = _Opener(settings, metrics, stack, budget, services, faq_folder)
         services.embedder = await opener.model("/embed", "embedding_bundle", Embedder)
@@ -137,6 +162,13 @@ async def open_services(
             yield services
         finally:
             await _close_models(services, settings.shutdown_grace_seconds)
+
+
+def _read_cl100k(path: str) -> Cl100kVocabulary:
+    try:
+        return Cl100kVocabulary.from_file(Path(path).expanduser())
+    except VocabularyFileError as error:
+        raise StartupError(f"CONCHE_OPENAI_VOCABULARY: {error}") from error
 
 
 async def _close_models(services: Services, within_s: float) -> None:

@@ -4,9 +4,20 @@ Fields we do not know are ignored, and null means "not said": clients of other s
 an operator sets are not here but in ``admission``.
 """
 
-from typing import Annotated, Any, Final, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    JsonValue,
+    PlainValidator,
+    ValidationInfo,
+    model_validator,
+)
 
 from model.runtime.bundle import Manifest
 from model.runtime.entities import EntityOptions, Strategy
@@ -15,6 +26,7 @@ from service.errors import InvalidInputError
 from service.faq.filters import Filter, parse_filter
 from service.faq.index import Mode
 from service.inference import EmbeddingOptions
+from service.token_ids import Inputs
 
 MAX_INT = 2**31 - 1
 NO_PROMPT = "none"
@@ -47,7 +59,51 @@ def _offset_unit(value: object) -> object:
     return _OFFSET_UNITS.get(value.lower().replace("-", "").replace("_", ""), value)
 
 
-class _Request(BaseModel):
+def _texts_or_ids(value: object, info: ValidationInfo) -> object:
+    """Texts, or ids, as a list of one kind; not by pydantic's unions, which complain once for each number."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError("a text, a list of texts, or a list of token ids is wanted")
+    if value and all(is_id(one) for one in value):
+        return [value]
+    wanted = list if value and isinstance(value[0], list) else str
+    for index, one in enumerate(value):
+        if isinstance(one, wanted) and (wanted is str or all(is_id(each) for each in one)):
+            continue
+        kind = "a text" if wanted is str else "a list of token ids"
+        raise InvalidInputError(
+            f"{info.field_name}[{index}] is not {kind}, as the first is or should be",
+            index=index,
+            param=info.field_name,
+        )
+    return value
+
+
+def is_id(value: object) -> bool:
+    """Whether a value of JSON is a whole number; true and false are none."""
+    return type(value) is int
+
+
+TextsOrIds = Annotated[
+    Inputs,
+    PlainValidator(_texts_or_ids, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    Field(description="One text, or several. Lists of token ids are taken if the server is set so."),
+]
+ModelName = Annotated[
+    str | None,
+    Field(
+        default=None,
+        max_length=300,
+        description="Which model; /v1/models lists them. `NAME:PROMPT` names one of its prompts as well. "
+        "The server's first, if not said.",
+    ),
+]
+
+
+class LenientRequest(BaseModel):
+    """A body whose unknown fields are ignored, and in which null means "not said"."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     @model_validator(mode="before")
@@ -58,39 +114,59 @@ class _Request(BaseModel):
         return body
 
 
-class EmbedRequest(_Request):
-    """Texts to embed, and how."""
-
-    inputs: Texts
-    pooling: Literal["cls", "mean"] | None = Field(
-        default=None, description="How token vectors become one; as the model was trained, if not said."
-    )
-    normalize: bool = Field(default=True, strict=True, description="Whether vectors get unit length.")
-    prompt_name: str | None = Field(
-        default=None,
-        max_length=200,
-        description="Which of the model's prompts is put before each text; /info lists them. "
-        "`none` for none; the model's default prompt, if not said.",
-    )
-    input_type: str | None = Field(
-        default=None, max_length=200, description="The same as `prompt_name`: `query` or `passage`."
-    )
-    truncate: bool | None = Field(
+Truncate = Annotated[
+    bool | None,
+    Field(
         default=None,
         strict=True,
         description="Cut a text that is too long, and say so in x-conche-truncated; false refuses it. "
         "As the server is set, if not said.",
-    )
-    dimensions: int | None = Field(
+    ),
+]
+TruncationDirection = Annotated[
+    Literal["left", "right", "Left", "Right"],
+    Field(default="right", description="Which end of a text is cut."),
+]
+PromptName = Annotated[
+    str | None,
+    Field(
         default=None,
-        ge=1,
-        le=MAX_INT,
-        strict=True,
-        description="Keep this many numbers of each vector (normalised after the cut).",
+        max_length=200,
+        description="Which of the model's prompts is put before each text; /info lists them. "
+        "`none` for none; the model's default prompt, if not said.",
+    ),
+]
+
+
+def prompt_of(manifest: Manifest, name: str | None, *, param: str) -> str:
+    """The prompt of that name; the model's default one for None.
+
+    Raises:
+        InvalidInputError: the model has no such prompt.
+    """
+    if name is None:
+        name = manifest.default_prompt_name or NO_PROMPT
+    if name not in manifest.prompts and name != NO_PROMPT:
+        raise InvalidInputError(
+            f"the model has no such prompt; it has: {', '.join([*manifest.prompts, NO_PROMPT])}", param=param
+        )
+    return manifest.prompts.get(name, "")
+
+
+class ReadingRequest(LenientRequest):
+    """Texts that an embedding model reads, and how it reads them."""
+
+    inputs: TextsOrIds
+    model: ModelName
+    prompt_name: PromptName
+    input_type: str | None = Field(
+        default=None, max_length=200, description="The same as `prompt_name`: `query` or `passage`."
     )
+    truncate: Truncate
+    truncation_direction: TruncationDirection
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> "EmbedRequest":
+    def _one_prompt(self) -> Self:
         if (
             self.prompt_name is not None
             and self.input_type is not None
@@ -99,35 +175,56 @@ class EmbedRequest(_Request):
             raise ValueError("prompt_name and input_type mean the same and must not differ")
         return self
 
-    def options(self, manifest: Manifest, *, truncate_unless_said: bool) -> EmbeddingOptions:
-        """How to embed, for the model at hand.
+    def reading(
+        self, manifest: Manifest, *, model_prompt: str | None, truncate_unless_said: bool
+    ) -> EmbeddingOptions:
+        """How the model at hand reads the texts.
+
+        Args:
+            manifest: the model's.
+            model_prompt: the prompt that ``model`` names; the request's own field goes first.
+            truncate_unless_said: what the server is set to.
 
         Raises:
             InvalidInputError: the model has no such prompt.
         """
+        named = self.input_type if self.prompt_name is None else self.prompt_name
+        param = "input_type" if self.prompt_name is None else "prompt_name"
         return EmbeddingOptions(
-            pooling=self.pooling,
-            normalize=self.normalize,
-            prompt=self._prompt(manifest),
+            prompt=prompt_of(
+                manifest,
+                model_prompt if named is None else named,
+                param="model" if named is None and model_prompt is not None else param,
+            ),
             truncate=truncate_unless_said if self.truncate is None else self.truncate,
-            dimensions=self.dimensions,
+            truncate_from_start=self.truncation_direction.lower() == "left",
         )
 
-    def _prompt(self, manifest: Manifest) -> str:
-        name = self.input_type if self.prompt_name is None else self.prompt_name
-        if name is None:
-            return (
-                "" if manifest.default_prompt_name is None else manifest.prompts[manifest.default_prompt_name]
-            )
-        if name not in manifest.prompts and name != NO_PROMPT:
-            raise InvalidInputError(
-                f"the model has no such prompt; it has: {', '.join([*manifest.prompts, NO_PROMPT])}",
-                param="input_type" if self.prompt_name is None else "prompt_name",
-            )
-        return manifest.prompts.get(name, "")
+
+class EmbedRequest(ReadingRequest):
+    """Texts to embed, and how."""
+
+    pooling: Literal["cls", "mean"] | None = Field(
+        default=None, description="How token vectors become one; as the model was trained, if not said."
+    )
+    normalize: bool = Field(default=True, strict=True, description="Whether vectors get unit length.")
+    dimensions: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_INT,
+        strict=True,
+        description="Keep this many numbers of each vector (normalised after the cut).",
+    )
+
+    def options(
+        self, manifest: Manifest, *, model_prompt: str | None, truncate_unless_said: bool
+    ) -> EmbeddingOptions:
+        """How to embed, for the model at hand; as `reading`."""
+        reading = self.reading(manifest, model_prompt=model_prompt, truncate_unless_said=truncate_unless_said)
+        return replace(reading, pooling=self.pooling, normalize=self.normalize, dimensions=self.dimensions)
 
 
-class SearchRequest(_Request):
+class SearchRequest(LenientRequest):
     """Questions to look up in the FAQ."""
 
     query: Texts
@@ -175,7 +272,7 @@ class SearchRequest(_Request):
             )
 
 
-class NerRequest(_Request):
+class NerRequest(LenientRequest):
     """Texts to find entities in."""
 
     inputs: Texts

@@ -149,6 +149,16 @@ class Settings(BaseSettings):
         description="Whether /embed cuts over-long texts (and says so) when the request does not say; "
         "else it refuses them.",
     )
+    input_ids: Literal["refuse", "model_vocab", "cl100k"] = Field(
+        default="refuse",
+        description="Token ids where texts are wanted: refused, or read as the embedding model's own, or as "
+        "OpenAI's (what LangChain's OpenAIEmbeddings sends unless told not to).",
+    )
+    openai_vocabulary: str = Field(
+        default=OFF,
+        min_length=1,
+        description="OpenAI's `cl100k_base.tiktoken`, needed to read its ids; `none` for none.",
+    )
     threads: Literal["auto"] | int = Field(
         default="auto",
         description="Threads of one model run; `auto` follows affinity and the cgroup's CPU quota.",
@@ -200,6 +210,12 @@ class Settings(BaseSettings):
                 f"batching.stall_timeout_seconds ({self.batching.stall_timeout_seconds:g}), "
                 "or a hung model looks like slow requests"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ids_can_be_read(self) -> Self:
+        if self.input_ids == "cl100k" and self.openai_vocabulary == OFF:
+            raise ValueError("input_ids cl100k needs openai_vocabulary, the vocabulary that ids are of")
         return self
 
     @classmethod

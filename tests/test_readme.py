@@ -47,7 +47,7 @@ def test_the_requests_get_the_answers_that_are_written(tmp_path: Path) -> None:
     """Each curl line is sent to the real service with the default models."""
     blocks = code_blocks(ENGLISH)
     asked = [(block, answer) for block, answer in itertools.pairwise(blocks) if block.startswith("curl")]
-    assert len(asked) == 5
+    assert len(asked) == 6
     settings = Settings(models_dir=REPOSITORY / "models", data_dir=tmp_path)
     with TestClient(create_app(settings)) as client:
         for command, answer in asked:

@@ -66,7 +66,11 @@ def embed(
         if services.embedder is None:
             raise services.absence("/embed")
         body = EmbedRequest.model_validate({"inputs": group, **request})
-        options = body.options(services.embedder.manifest, truncate_unless_said=truncate or settings.truncate)
+        options = body.options(
+            services.embedder.manifest,
+            model_prompt=None,
+            truncate_unless_said=truncate or settings.truncate,
+        )
         result = await services.embedder.embed(group, options)
         return [
             {"text": text, "tokens": tokens, "tokens_cut": cut, "embedding": vector}

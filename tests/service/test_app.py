@@ -110,7 +110,7 @@ async def test_many_items_that_are_no_texts_are_refused_at_the_first(
     monkeypatch.setattr("service.http_errors._first_fault", first_fault)
     answer = await client.post(route, json={param: ["hello", *range(1000)]})
     assert (answer.status_code, answer.json()["index"]) == (422, 1)
-    assert seen == [1]
+    assert seen in ([], [1])  # /embed looks for itself, since it takes ids as well
 
 
 @pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())

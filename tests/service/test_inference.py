@@ -332,6 +332,21 @@ async def test_cutting_is_said_for_each_text(embedder: Embedder) -> None:
     np.testing.assert_allclose(result.vectors[0], beginning.vectors[0], rtol=0, atol=TOLERANCE)
 
 
+async def test_each_token_has_its_vector_whatever_the_company(embedder: Embedder) -> None:
+    """Their mean is the text's vector, padding is nowhere, and prompts and cuts work as for one vector."""
+    texts = ["hello world", "怎么退货", "a", "hello " * 100]
+    options = EmbeddingOptions(normalize=False, prompt="query: ", truncate=True)
+    every, pooled = await asyncio.gather(
+        embedder.embed_tokens(texts, options), embedder.embed(texts, options)
+    )
+    assert (every.tokens, every.truncated) == (pooled.tokens, pooled.truncated)
+    assert [len(state) for state in every.states] == every.tokens
+    for state, vector in zip(every.states, pooled.vectors, strict=True):
+        np.testing.assert_allclose(state.mean(axis=0), vector, atol=TOLERANCE)
+    alone = await embedder.embed_tokens(texts[:1], options)
+    np.testing.assert_allclose(alone.states[0], every.states[0], atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("empty", ["", " ", "\n\t", "\u0007"])
 async def test_a_text_without_tokens_is_refused_by_position(embedder: Embedder, empty: str) -> None:
     """Its vector would be that of two special tokens, which means nothing."""

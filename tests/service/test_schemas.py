@@ -28,7 +28,9 @@ def test_an_empty_prompt_name_is_no_prompt_of_the_model(field: str, models_folde
     """Whoever wants the default leaves the field out."""
     manifest = Bundle.load(models_folder / "tiny-embedding").manifest
     with pytest.raises(InvalidInputError, match="no such prompt; it has: query, passage, none") as caught:
-        EmbedRequest.model_validate({"inputs": "a", field: ""}).options(manifest, truncate_unless_said=False)
+        EmbedRequest.model_validate({"inputs": "a", field: ""}).options(
+            manifest, model_prompt=None, truncate_unless_said=False
+        )
     assert caught.value.param == field
 
 

@@ -12,7 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as RawTokenizer
 
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.tokenization import TokenizedText, Tokenizer
+from model.runtime.tokenization import TokenizedText, Tokenizer, UnknownIdError
 from tests.bundles import refresh_manifest, tiny_tokenizer, write_tiny_ner_bundle
 
 
@@ -153,6 +153,33 @@ def test_truncation_keeps_the_closing_special_token_and_counts(tokenizer: Tokeni
     assert cut.special.tolist() == [True, False, False, True]
     assert tokenizer.truncate(cut, 3).truncated_tokens == 3
     assert tokenizer.truncate(whole, 6) is whole
+
+
+def test_truncation_from_the_start_keeps_the_prompt_and_the_opening_token(tokenizer: Tokenizer) -> None:
+    """What a prompt says holds for what is left of the text as well."""
+    (whole,) = tokenizer.tokenize(["hello world cat dog"], prefix="query: ")
+    ids = whole.input_ids.tolist()
+    cut = tokenizer.truncate(whole, len(whole) - 2, from_start=True)
+    prompt = 3  # [CLS] query :
+    assert cut.input_ids.tolist() == ids[:prompt] + ids[prompt + 2 :]
+    assert (cut.truncated_tokens, cut.offsets[prompt].tolist()) == (2, [12, 15])
+    with pytest.raises(ValueError, match="no room"):
+        tokenizer.truncate(whole, prompt + 1, from_start=True)
+
+
+def test_ids_become_text_again(tokenizer: Tokenizer) -> None:
+    """Special tokens are left out, or not, as asked."""
+    ids = [text.input_ids.tolist() for text in tokenizer.tokenize(["hello world", "Paris"])]
+    assert tokenizer.decode_batch(ids) == ["hello world", "Paris"]
+    assert tokenizer.decode_batch(ids[1:], skip_special_tokens=False) == ["[CLS] Paris [SEP]"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6, 2**40])
+def test_an_id_that_no_token_has_is_refused_by_its_place(tokenizer: Tokenizer, wrong: int) -> None:
+    """Ids of another vocabulary, or nonsense: they stand for no text."""
+    with pytest.raises(UnknownIdError, match=f"ids end at {tokenizer.vocab_size - 1}") as refused:
+        tokenizer.decode_batch([[4, 5], [4, wrong]])
+    assert (refused.value.index, refused.value.position) == (1, 1)
 
 
 def test_truncation_to_nothing_is_refused(tokenizer: Tokenizer) -> None:

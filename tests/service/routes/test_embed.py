@@ -66,7 +66,7 @@ async def test_null_means_not_said_and_unknown_fields_are_ignored(client: httpx.
     )
     np.testing.assert_array_equal(
         await _embed(client, inputs="hello"),
-        await _embed(client, inputs="hello", model="x", user=None, **nulls),
+        await _embed(client, inputs="hello", model=None, flavour="x", user=None, **nulls),
     )
 
 

@@ -1,0 +1,94 @@
+"""Texts as the tokens of an embedding model, and ids as text: what /tokenize and /decode answer with."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import orjson
+from tokenizers import Encoding
+
+from model.runtime.tokenization import NotTextError, UnknownIdError
+from service.errors import InvalidTextError
+from service.inference import Embedder
+from service.token_ids import TokenIdsError
+
+
+async def tokens_of(
+    embedder: Embedder, texts: Sequence[str], *, prefix: str, add_special_tokens: bool, param: str
+) -> bytes:
+    """JSON list of the tokens of each text, as ``tei_schemas.Token``; made in the tokenising threads.
+
+    Args:
+        embedder: whose tokenizer it is.
+        texts: as the caller sent them; offsets count in their UTF-8 bytes.
+        prefix: put before each text; its tokens have no offsets.
+        add_special_tokens: those around a text too.
+        param: the request field that holds the texts.
+
+    Raises:
+        InvalidTextError: a text holds half of a surrogate pair.
+        UnavailableError: the tokenising threads hang.
+    """
+
+    def work(first: int, piece: Sequence[str]) -> list[bytes]:
+        try:
+            encodings = embedder.tokenizer.encode_batch(
+                [prefix + text for text in piece], add_special_tokens=add_special_tokens
+            )
+        except NotTextError as error:
+            index = first + (error.index or 0)
+            raise InvalidTextError(
+                f"{param}[{index}] holds half of a surrogate pair at character "
+                f"{error.character - len(prefix)}",
+                index=index,
+                param=param,
+            ) from error
+        return [_encode(encoding, text, len(prefix)) for encoding, text in zip(encodings, piece, strict=True)]
+
+    pieces = await embedder.in_tokenizing_thread(texts, work, [len(text) for text in texts])
+    return b"[" + b",".join(pieces) + b"]"
+
+
+async def decode_ids(
+    embedder: Embedder, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, param: str
+) -> list[str]:
+    """The text of each sequence of ids, made in the tokenising threads.
+
+    Raises:
+        TokenIdsError: an id that the vocabulary lacks.
+        UnavailableError: the tokenising threads hang.
+    """
+
+    def work(first: int, piece: Sequence[Sequence[int]]) -> list[str]:
+        try:
+            return embedder.tokenizer.decode_batch(piece, skip_special_tokens=skip_special_tokens)
+        except UnknownIdError as error:
+            index = first + error.index
+            raise TokenIdsError(
+                f"{param}[{index}] holds at {error.position} an id that {embedder.model_id} lacks; its ids "
+                f"end at {embedder.tokenizer.vocab_size - 1}",
+                index=index,
+                param=param,
+            ) from error
+
+    return await embedder.in_tokenizing_thread(ids, work, [len(sequence) for sequence in ids])
+
+
+def _encode(encoding: Encoding, text: str, prefix_length: int) -> bytes:
+    # [n + 1]: the byte at which each code point starts.
+    starts = [0, *accumulate(len(character.encode()) for character in text)]
+    tokens = []
+    for token_id, name, special, (first, last) in zip(
+        encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+    ):
+        start, stop = max(first - prefix_length, 0), last - prefix_length
+        own = not special and stop > 0
+        tokens.append(
+            {
+                "id": token_id,
+                "text": text[start:stop] if own else name,
+                "special": bool(special),
+                "start": starts[start] if own else None,
+                "stop": starts[stop] if own else None,
+            }
+        )
+    return orjson.dumps(tokens)

@@ -1,0 +1,121 @@
+"""What clients of text-embeddings-inference send beyond /embed, and need back."""
+
+import httpx
+import numpy as np
+import pytest
+
+
+async def test_every_token_has_a_vector(client: httpx.AsyncClient) -> None:
+    """Special tokens included; without a prompt as many as /tokenize lists."""
+    texts = ["hello world", "怎么退货"]
+    answer = await client.post("/embed_all", json={"inputs": texts, "prompt_name": "none"})
+    assert answer.status_code == 200, answer.text
+    tokens = (await client.post("/tokenize", json={"inputs": texts})).json()
+    assert [len(text) for text in answer.json()] == [len(text) for text in tokens]
+    assert int(answer.headers["x-conche-tokens"]) == sum(map(len, tokens))
+    plain = await client.post("/embed", json={"inputs": texts, "prompt_name": "none", "normalize": False})
+    for states, vector in zip(answer.json(), plain.json(), strict=True):
+        np.testing.assert_allclose(np.mean(states, axis=0), vector, atol=1e-5)
+
+
+async def test_similarity_is_the_cosine_of_what_embed_gives(client: httpx.AsyncClient) -> None:
+    """In the order sent; all texts under the same prompt."""
+    sentences = ["how do I return my order", "cat sat on mat"]
+    body = {"inputs": {"source_sentence": "return my order", "sentences": sentences}, "parameters": {}}
+    found = (await client.post("/similarity", json=body)).json()
+    vectors = np.array((await client.post("/embed", json={"inputs": ["return my order", *sentences]})).json())
+    np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-6)
+    assert found[0] > found[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentences", "param", "index"),
+    [
+        ("", ["a"], "source_sentence", None),
+        ("a", ["a", " "], "sentences", 1),
+        ("a", [], "sentences", None),
+        ("hello " * 200, ["a"], "source_sentence", None),
+        ("a", ["a", "hello " * 200], "sentences", 1),
+    ],
+)
+async def test_a_faulty_sentence_is_named_as_it_was_sent(
+    client: httpx.AsyncClient, source: str, sentences: list[str], param: str, index: int | None
+) -> None:
+    """The two are embedded together, which is nothing to the caller."""
+    body = {"inputs": {"source_sentence": source, "sentences": sentences}}
+    error = (await client.post("/similarity", json=body)).json()
+    assert (error["param"], error["index"]) == (param, index)
+    assert param in error["error"]
+
+
+async def test_texts_are_ranked_best_first(client: httpx.AsyncClient) -> None:
+    """Equals stay as sent; the raw score is the cosine, the other one lies within 0 and 1."""
+    body = {"query": "return my order", "texts": ["hello", "how do I return my order", "hello"]}
+    found = (await client.post("/rerank", json=body)).json()
+    assert [one["index"] for one in found] == [1, 0, 2]
+    assert all(set(one) == {"index", "score"} and 0 <= one["score"] <= 1 for one in found)
+    raw = (await client.post("/rerank", json=body | {"raw_scores": True, "return_text": True})).json()
+    assert [one["text"] for one in raw] == ["how do I return my order", "hello", "hello"]
+    query = await client.post("/embed", json={"inputs": body["query"], "input_type": "query"})
+    text = await client.post("/embed", json={"inputs": body["texts"][1], "input_type": "passage"})
+    assert abs(raw[0]["score"] - np.dot(query.json()[0], text.json()[0])) < 1e-6
+
+
+async def test_a_query_too_long_is_named_as_the_query(client: httpx.AsyncClient) -> None:
+    """And a text by its place."""
+    for body, param, index in (
+        ({"query": "hello " * 200, "texts": ["a"]}, "query", None),
+        ({"query": "a", "texts": ["a", "hello " * 200]}, "texts", 1),
+    ):
+        error = (await client.post("/rerank", json=body)).json()
+        assert (error["code"], error["param"], error["index"]) == ("input_too_long", param, index)
+        assert "[0]" not in error["error"]
+        cut = await client.post("/rerank", json=body | {"truncate": True, "truncation_direction": "left"})
+        assert cut.status_code == 200
+        assert "x-conche-truncated" in cut.headers
+
+
+async def test_tokens_have_their_place_in_bytes(client: httpx.AsyncClient) -> None:
+    """As text-embeddings-inference counts; special tokens have none."""
+    text = "怎么 Paris 🙂退货"
+    (tokens,) = (await client.post("/tokenize", json={"inputs": text})).json()
+    raw = text.encode()
+    assert [(token["special"], token["text"]) for token in (tokens[0], tokens[-1])] == [
+        (True, "[CLS]"),
+        (True, "[SEP]"),
+    ]
+    for token in tokens[1:-1]:
+        assert raw[token["start"] : token["stop"]].decode() == token["text"]
+    assert [token["text"] for token in tokens[1:-1]] == ["怎", "么", "Paris", "🙂", "退", "货"]
+    (bare,) = (await client.post("/tokenize", json={"inputs": text, "add_special_tokens": False})).json()
+    assert bare == tokens[1:-1]
+    (prompted,) = (await client.post("/tokenize", json={"inputs": "hello", "prompt_name": "query"})).json()
+    assert [token["text"] for token in prompted] == ["[CLS]", "query", ":", "hello", "[SEP]"]
+    assert [token["start"] for token in prompted] == [None, None, None, 0, None]
+
+
+async def test_ids_are_decoded(client: httpx.AsyncClient) -> None:
+    """One sequence or several; what the vocabulary lacks is refused by its place."""
+    (tokens,) = (await client.post("/tokenize", json={"inputs": "hello world"})).json()
+    ids = [token["id"] for token in tokens]
+    assert (await client.post("/decode", json={"ids": ids})).json() == ["hello world"]
+    two = await client.post("/decode", json={"ids": [ids, ids], "skip_special_tokens": False})
+    assert two.json() == ["[CLS] hello world [SEP]"] * 2
+    error = (await client.post("/decode", json={"ids": [ids, [1, 10**7]]})).json()
+    assert (error["code"], error["index"], error["param"]) == ("token_ids_refused", 1, "ids")
+
+
+@pytest.mark.parametrize("ids", ["1", 1, ["1"], [[1], 2], [[True]], [[1.5]]])
+async def test_what_is_no_list_of_ids_is_refused(client: httpx.AsyncClient, ids: object) -> None:
+    """JSON has numbers that are no ids."""
+    answer = await client.post("/decode", json={"ids": ids})
+    assert (answer.status_code, answer.json()["param"]) == (422, "ids")
+
+
+async def test_the_path_of_the_inference_api_embeds(client: httpx.AsyncClient) -> None:
+    """Clients that know only that path work; the model in it must be there."""
+    body = {"inputs": ["hello"], "options": {"wait_for_model": True}}
+    found = await client.post("/models/tiny-embedding/pipeline/feature-extraction", json=body)
+    assert found.json() == (await client.post("/embed", json={"inputs": ["hello"]})).json()
+    other = await client.post("/models/org/other/pipeline/feature-extraction", json=body)
+    assert (other.status_code, other.json()["code"]) == (404, "unknown_model")
