@@ -22,8 +22,8 @@ from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
 from service.faq.imports import faults_by_line
+from service.faq.open_store import open_faq_store
 from service.faq.source_file import bring_in
-from service.faq.sqlite_store import SqliteFaqStore
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.metrics import Metrics
 from service.settings import DEMO, OFF, Settings
@@ -31,7 +31,6 @@ from service.token_ids import Cl100kVocabulary, VocabularyFileError
 
 logger = logging.getLogger(__name__)
 
-STORE_FILE: Final = "faq.sqlite"
 _PROGRESS_EVERY_S: Final = 2.0
 
 Model = TypeVar("Model", Embedder, EntityTagger)
@@ -241,9 +240,10 @@ class _Opener:
             )
             return None
         try:
-            store = await asyncio.to_thread(SqliteFaqStore, self.faq_folder / STORE_FILE)
+            store = await asyncio.to_thread(open_faq_store, self.settings, self.faq_folder)
         except ServiceError as error:
-            self._failed(route, f"{error}; CONCHE_DATA_DIR says where it lies")
+            setting = "CONCHE_MILVUS_URI" if self.settings.faq_store == "milvus" else "CONCHE_DATA_DIR"
+            self._failed(route, f"{error}; {setting} says where it lies")
             return None
         catalogue = FaqCatalogue(
             store,

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
@@ -129,9 +137,37 @@ class Settings(BaseSettings):
         default=Path(".conche"),
         description="Folder that holds what is written: FAQ collections, snapshots, measurements of models.",
     )
-    faq_store: Literal["embedded", "none"] = Field(
+    faq_store: Literal["embedded", "milvus", "none"] = Field(
         default="embedded",
-        description="Where FAQ collections are kept: in a file of the data folder; `none` for no FAQ at all.",
+        description="Where FAQ collections are kept: in a file of the data folder, or in a Milvus server, "
+        "which several machines share (install the extra `milvus`); `none` for no FAQ at all.",
+    )
+    milvus_uri: str = Field(
+        default="http://127.0.0.1:19530",
+        pattern=r"^https?://[^/@\s]+/?$",
+        description="The Milvus server; `https` for TLS. Credentials go into the token.",
+    )
+    milvus_token: SecretStr = Field(
+        default=SecretStr(OFF),
+        min_length=1,
+        description="User and password as `user:password`, or an API key; `none` for a server without. "
+        "Better set as a variable than as a flag, which others can see.",
+    )
+    milvus_database: str = Field(
+        default="default", min_length=1, description="The database within Milvus; it must be there."
+    )
+    milvus_prefix: str = Field(
+        default="conche",
+        pattern=r"^[A-Za-z][A-Za-z0-9]{0,31}$",
+        description="What names in Milvus begin with: 1 to 32 letters and digits. Services with one prefix "
+        "share their collections.",
+    )
+    milvus_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=600,
+        allow_inf_nan=False,
+        description="How long one call to Milvus may take.",
     )
     faq_file: str = Field(
         default=DEMO,
@@ -289,6 +325,8 @@ class Option:
             return str(default).lower()
         if isinstance(default, float) and default.is_integer():
             return str(int(default))
+        if isinstance(default, SecretStr):
+            return default.get_secret_value()
         return str(default)
 
     @property
@@ -375,7 +413,7 @@ def _faults(error: ValidationError) -> list[str]:
     return [where + "; ".join(messages) for where, messages in lines.items()]
 
 
-_KINDS: Final = {int: "integer", float: "number", Path: "path", str: "text"}
+_KINDS: Final = {int: "integer", float: "number", Path: "path", str: "text", SecretStr: "text"}
 
 
 def _kinds(annotation: Any) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""``conche faq ...``: the FAQ's collections, in the data folder; a running service sees every change."""
+"""``conche faq ...``: the FAQ's collections, in the store that is set; a running service sees each change."""
 
 import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,19 +20,22 @@ from service.faq.entry_files import read_entries
 from service.faq.evaluation import DEFAULT_PRECISION, Evaluation
 from service.faq.filters import Filter
 from service.faq.imports import WRITERS, BadLinesError, check_file, faults_by_line
+from service.faq.open_store import STORE_FILE, open_faq_store
 from service.faq.queries import read_queries, unknown_ids
 from service.faq.report import html_report
 from service.faq.snapshots import write_snapshot
 from service.faq.source_file import DEFAULT_COLLECTION
 from service.faq.sqlite_store import SqliteFaqStore
-from service.faq.store import CollectionInfo, Write
+from service.faq.store import CollectionInfo, FaqStore, Write
 from service.faq_schemas import filter_of_query
-from service.lifespan import STORE_FILE, StartupError, open_services
+from service.lifespan import StartupError, open_services
 from service.log_config import configure_logging
 from service.metrics import Metrics
 from service.settings import OFF, Settings
 
-DATA_SETTINGS: Final = frozenset({("data_dir",)})
+DATA_SETTINGS: Final = frozenset(
+    (name,) for name in ("data_dir", "faq_store", "milvus_uri", "milvus_database", "milvus_prefix")
+)
 MODEL_SETTINGS: Final = EMBED_SETTINGS | DATA_SETTINGS
 
 _ALL: Final = 2**31 - 1
@@ -138,7 +141,7 @@ def import_(
     file: Path, collection: str, on_duplicate: OnDuplicate, *, strict: bool, **flags: str | None
 ) -> None:
     """Import a CSV, JSONL or XLSX FILE in one write; makes the collection if it is not there."""
-    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+    settings = read_settings({**flags, "ner_bundle": OFF})
     with _refusals():
         found = read_entries(file)
         for bad in found.bad_lines:
@@ -209,7 +212,7 @@ def evaluate(
     queries: Path, collection: str, precision: float, html: Path, json_: Path, **flags: str | None
 ) -> None:
     """Judge the search by labelled QUERIES: JSON lines {"query": text, "faq_id": id, ids or null}."""
-    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+    settings = read_settings({**flags, "ner_bundle": OFF})
     with _refusals():
         file = read_queries(queries.read_bytes())
     for bad in file.bad_lines:
@@ -242,7 +245,7 @@ def evaluate(
 @settings_flags(MODEL_SETTINGS)
 def reindex(collection: str, **flags: str | None) -> None:
     """Embed collection NAME anew with the model that is set; searches go on meanwhile."""
-    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+    settings = read_settings({**flags, "ner_bundle": OFF})
 
     async def work(catalogue: FaqCatalogue) -> None:
         with _progress("embedding") as progress:
@@ -268,7 +271,13 @@ def snapshot(name: str | None, **flags: str | None) -> None:
 @settings_flags(DATA_SETTINGS)
 def restore(file: Path, *, yes: bool, **flags: str | None) -> None:
     """Replace all collections by those of a snapshot FILE, in one step, in use or not."""
-    path = read_settings(flags).data_path() / STORE_FILE
+    settings = read_settings(flags)
+    if settings.faq_store == "milvus":
+        raise click.ClickException(
+            "a snapshot replaces the embedded store's file, and CONCHE_FAQ_STORE is milvus; restore it with "
+            "--faq-store embedded"
+        )
+    path = settings.data_path() / STORE_FILE
     if not yes:
         click.confirm(f"All collections in {path} are replaced. Go on?", abort=True, err=True)
     with _refusals():
@@ -291,12 +300,12 @@ def _refusals() -> Iterator[None]:
 
 
 @contextmanager
-def _store(settings: Settings) -> Iterator[SqliteFaqStore]:
-    """The store of the data folder, without any model."""
-    path = settings.data_path() / STORE_FILE
-    if not path.exists():
-        raise click.ClickException(f"there is no FAQ in {path.parent}; CONCHE_DATA_DIR says where to look")
-    with _refusals(), SqliteFaqStore(path) as store:
+def _store(settings: Settings) -> Iterator[FaqStore]:
+    """The store that is set, without any model."""
+    folder = settings.data_path()
+    if settings.faq_store != "milvus" and not (folder / STORE_FILE).exists():
+        raise click.ClickException(f"there is no FAQ in {folder}; CONCHE_DATA_DIR says where to look")
+    with _refusals(), closing(open_faq_store(settings, folder)) as store:
         yield store
 
 
@@ -305,12 +314,12 @@ def _with_catalogue(settings: Settings, work: Callable[[FaqCatalogue], Awaitable
     configure_logging("warning", "text")
 
     async def run() -> None:
-        async with open_services(settings, Metrics()) as services:
+        # Without the FAQ's file: what is asked for is done, and nothing else.
+        async with open_services(settings.model_copy(update={"faq_store": OFF}), Metrics()) as services:
             if services.embedder is None:
                 raise services.absence("/embed")
-            path = settings.data_path() / STORE_FILE
-            path.parent.mkdir(parents=True, exist_ok=True)
-            store = await asyncio.to_thread(SqliteFaqStore, path)
+            settings.data_path().mkdir(parents=True, exist_ok=True)
+            store = await asyncio.to_thread(open_faq_store, settings, settings.data_path())
             catalogue = FaqCatalogue(
                 store, services.embedder, calibrations=settings.data_path() / "calibrations"
             )
@@ -346,7 +355,7 @@ def _progress(label: str) -> Iterator[Progress]:
             bar.render_finish()
 
 
-def _delete(store: SqliteFaqStore, collection: str, ids: tuple[str, ...], filter_: Filter | None) -> int:
+def _delete(store: FaqStore, collection: str, ids: tuple[str, ...], filter_: Filter | None) -> int:
     if filter_ is None:
         found = store.get(collection, ids)
         _complain_about_missing(collection, [id_ for id_ in ids if id_ not in found])

@@ -245,9 +245,7 @@ class MilvusConnection:
         message = str(getattr(error, "message", error))
         lowered = message.lower()
         if any(sign in lowered for sign in _GONE):
-            return UnavailableError(
-                f"Milvus at {self._uri} does not answer ({doing}); CONCHE_MILVUS_URI says where it is"
-            )
+            return UnavailableError(f"Milvus at {self._uri} does not answer ({doing})")
         if any(sign in lowered for sign in _TOO_LARGE):
             return _TooLargeError(f"Milvus at {self._uri}: an answer is too large: {message}")
         return ServerRefusedError(f"Milvus at {self._uri} refuses ({doing}): {message}")

@@ -119,7 +119,7 @@ class Names:
     """What things are called in Milvus.
 
     Attributes:
-        prefix: letters, digits and underscores; several Conches may share a database by different ones.
+        prefix: letters and digits; several Conches may share a database by different ones.
     """
 
     prefix: str

@@ -1,0 +1,39 @@
+"""Opens the FAQ store that the settings name."""
+
+from pathlib import Path
+from typing import Final
+
+from service.faq.milvus_connection import MilvusConnection
+from service.faq.milvus_store import MilvusFaqStore
+from service.faq.sqlite_store import SqliteFaqStore
+from service.faq.store import FaqStore
+from service.settings import OFF, Settings
+
+STORE_FILE: Final = "faq.sqlite"
+
+
+def open_faq_store(settings: Settings, folder: Path) -> FaqStore:
+    """Open the store.
+
+    Args:
+        settings: ``faq_store`` and what belongs to it.
+        folder: that holds, or will hold, the embedded store's file.
+
+    Raises:
+        StorageError: it cannot be used; the message says why, and the setting to look at.
+        UnavailableError: Milvus does not answer.
+    """
+    if settings.faq_store != "milvus":
+        return SqliteFaqStore(folder / STORE_FILE)
+    token = settings.milvus_token.get_secret_value()
+    milvus = MilvusConnection(
+        settings.milvus_uri,
+        token="" if token == OFF else token,
+        database=settings.milvus_database,
+        timeout_s=settings.milvus_timeout_seconds,
+    )
+    try:
+        return MilvusFaqStore(milvus, prefix=settings.milvus_prefix)
+    except BaseException:
+        milvus.close()
+        raise
