@@ -12,6 +12,18 @@ class TooManyCharactersError(InvalidInputError):
     code = "too_many_characters"
 
 
+class AnswerTooLargeError(InvalidInputError):
+    """The answer would be larger than is sent; ask for less at a time."""
+
+    code = "answer_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the answer comes to more than {limit} bytes; ask for less at a time, or raise setting "
+            "CONCHE_LIMITS__MAX_ANSWER_BYTES"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TextLimits:
     """Limits of one request.

@@ -7,13 +7,13 @@ from importlib import metadata
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from service.errors import InputTooLongError, ServiceError
+from service.errors import ServiceError
 from service.http_errors import (
-    TEXT_ERRORS,
     MalformedUrlError,
     MethodNotAllowedError,
     RequestTimeoutError,
     UnknownPathError,
+    documented_codes,
     install_error_handlers,
     status_of,
 )
@@ -63,15 +63,14 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
         app.include_router(router)
 
     registry.expect_requests(
-        sorted(
-            (method, route.path_format)
+        {
+            (method, route.path_format): documented_codes(route.responses)
             for router in routers
             for route in router.routes
             if isinstance(route, APIRoute)
             for method in route.methods or ()
-        ),
+        },
         on_any=_series(ServiceError, RequestTimeoutError),
-        on_body=_series(*TEXT_ERRORS, InputTooLongError),
         on_wrong_method=_series(MethodNotAllowedError),
         on_no_route=_series(UnknownPathError, MalformedUrlError),
     )

@@ -279,7 +279,7 @@ class CountResponse(BaseModel):
 
 
 class DeletedResponse(BaseModel):
-    """How many entries were deleted."""
+    """How many were deleted."""
 
     deleted: int
 
@@ -294,10 +294,19 @@ class ReindexResponse(BaseModel):
 
 
 class SnapshotResponse(BaseModel):
-    """A snapshot that was written."""
+    """A snapshot that is kept."""
 
-    name: str = Field(description="Of the file, in the folder `snapshots` of the data folder.")
+    name: str = Field(description="By which it is deleted.")
+    file: str = Field(description="In the folder `snapshots` of the data folder.")
     bytes: int
+    created_at: str
+
+
+class SnapshotsResponse(BaseModel):
+    """All snapshots, oldest first."""
+
+    snapshots: list[SnapshotResponse]
+    limit: int = Field(description="How many are kept.")
 
 
 def filter_of_query(text: str | None) -> Filter | None:

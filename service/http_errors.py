@@ -13,8 +13,9 @@ The errors defined here are those that only HTTP can make: a body that is no JSO
 """
 
 import math
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -77,6 +78,9 @@ class RequestTimeoutError(UnavailableError):
 
     code = "timeout"
 
+
+# Of an OpenAPI response: the codes that its body may have.
+_CODES: Final = "x-error-codes"
 
 STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     ServiceError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -186,12 +190,22 @@ def status_of(error: ServiceError | type[ServiceError]) -> HTTPStatus:
 def documented(
     *kinds: type[ServiceError], body: type[BaseModel] = ErrorBody
 ) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI ``responses`` of a route that raises ``kinds``; from the same table as the answers."""
+    """The OpenAPI ``responses`` of a route that raises ``kinds``; from the same table as the answers.
+
+    `documented_codes` reads the codes out of them again.
+    """
     responses: dict[int | str, dict[str, Any]] = {}
     for kind in kinds:
-        entry = responses.setdefault(int(status_of(kind)), {"model": body, "description": ""})
+        entry = responses.setdefault(int(status_of(kind)), {"model": body, "description": "", _CODES: []})
         entry["description"] = f"{entry['description']}\n\n`{kind.code}`: {_summary(kind)}".strip()
+        if kind.code not in entry[_CODES]:
+            entry[_CODES].append(kind.code)
     return responses
+
+
+def documented_codes(responses: Mapping[int | str, Mapping[str, Any]]) -> set[tuple[int, str]]:
+    """(HTTP status, error code) of all errors in a route's ``responses``."""
+    return {(int(status), code) for status, entry in responses.items() for code in entry.get(_CODES, ())}
 
 
 def _summary(kind: type[ServiceError]) -> str:

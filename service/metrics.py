@@ -7,7 +7,7 @@ there before the first request, so that a rate has a zero to start from and an a
 
 import math
 import platform
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
@@ -131,19 +131,18 @@ class Metrics:
 
     def expect_requests(
         self,
-        routes: Collection[tuple[str, str]],
+        routes: Mapping[tuple[str, str], Collection[tuple[int, str]]],
         *,
         on_any: Collection[tuple[int, str]],
-        on_body: Collection[tuple[int, str]],
         on_wrong_method: Collection[tuple[int, str]],
         on_no_route: Collection[tuple[int, str]],
     ) -> None:
         """Create the series of the app's routes before the first request.
 
         Args:
-            routes: (method, route template), each once.
-            on_any: (HTTP status, error code) of what may go wrong on every route; errors may share a code.
-            on_body: the same, of requests with a body.
+            routes: (HTTP status, error code) of what may go wrong, by method and route template; errors may
+                share a code.
+            on_any: the same, on every route.
             on_wrong_method: the same, of requests with GET or POST where the route has only the other.
             on_no_route: the same, of requests to no route at all.
         """
@@ -154,8 +153,9 @@ class Metrics:
         expected += [("POST", UNMATCHED, error) for error in on_no_route]
         for route, taken in methods.items():
             expected += [(method, route, (200, "")) for method in taken]
-            expected += [(method, route, error) for method in taken for error in on_any]
-            expected += [("POST", route, error) for error in on_body if "POST" in taken]
+            expected += [
+                (method, route, error) for method in taken for error in {*on_any, *routes[method, route]}
+            ]
             expected += [
                 (method, route, error) for method in {"GET", "POST"} - taken for error in on_wrong_method
             ]

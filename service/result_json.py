@@ -1,10 +1,12 @@
 """Records as JSON without holding up the event loop: a large answer holds a hundred thousand of them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import orjson
+
+from service.admission import AnswerTooLargeError
 
 Record = TypeVar("Record")
 
@@ -19,6 +21,7 @@ async def encode_results(
     *,
     around: tuple[bytes, bytes] = (b"[", b"]"),
     endings: Sequence[bytes] | None = None,
+    max_bytes: int | None = None,
 ) -> bytes:
     """JSON of ``results``, which is one list of records per text.
 
@@ -27,13 +30,17 @@ async def encode_results(
         shape: what a record is in JSON.
         around: what stands before and after the records of each text.
         endings: what stands after the records of each text, if it differs.
+        max_bytes: of all of it; None = any number.
+
+    Raises:
+        AnswerTooLargeError: it comes to more. No more is written than one piece beyond.
     """
     before, after = around
     if endings is None:
         endings = [after] * len(results)
     if sum(map(len, results)) <= _PIECE_RECORDS:
-        return _encode(results, shape, before, endings)
-    return await asyncio.to_thread(_encode, results, shape, before, endings)
+        return _encode(results, shape, before, endings, max_bytes)
+    return await asyncio.to_thread(_encode, results, shape, before, endings, max_bytes)
 
 
 def _encode(
@@ -41,16 +48,28 @@ def _encode(
     shape: Callable[[Record], dict[str, Any]],
     before: bytes,
     endings: Sequence[bytes],
+    max_bytes: int | None,
 ) -> bytes:
-    texts = [
-        before + _encode_list(records, shape) + ending
-        for records, ending in zip(results, endings, strict=True)
-    ]
-    return b"[" + b",".join(texts) + b"]"
+    pieces = [b"["]
+    size = 1
+    for piece in _pieces(results, shape, before, endings):
+        pieces.append(piece)
+        size += len(piece)
+        if max_bytes is not None and size > max_bytes:
+            raise AnswerTooLargeError(max_bytes)
+    return b"".join(pieces) + b"]"
 
 
-def _encode_list(records: Sequence[Record], shape: Callable[[Record], dict[str, Any]]) -> bytes:
-    """The records without the brackets around them."""
-    firsts = range(0, len(records), _PIECE_RECORDS)
-    pieces = (orjson.dumps([shape(one) for one in records[at : at + _PIECE_RECORDS]])[1:-1] for at in firsts)
-    return b",".join(pieces)
+def _pieces(
+    results: Sequence[Sequence[Record]],
+    shape: Callable[[Record], dict[str, Any]],
+    before: bytes,
+    endings: Sequence[bytes],
+) -> Iterator[bytes]:
+    for number, (records, ending) in enumerate(zip(results, endings, strict=True)):
+        yield b"," + before if number else before
+        for at in range(0, len(records), _PIECE_RECORDS):
+            # Without the brackets around them.
+            piece = orjson.dumps([shape(one) for one in records[at : at + _PIECE_RECORDS]])[1:-1]
+            yield b"," + piece if at else piece
+        yield ending

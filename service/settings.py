@@ -89,6 +89,14 @@ class LimitsSettings(_Group):
         default=10_000, ge=1, description="Entries that one request may write into a FAQ collection."
     )
     max_top_k: int = Field(default=100, ge=1, description="Hits one search may ask for, per query.")
+    max_answer_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1024,
+        description="Bytes of the answer to a search or of a page of FAQ entries; a larger one is refused.",
+    )
+    max_snapshots: int = Field(
+        default=20, ge=1, description="Snapshots kept in the data folder; one more is refused."
+    )
     request_seconds: float = Field(
         default=300.0,
         gt=0,

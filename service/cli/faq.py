@@ -23,7 +23,7 @@ from service.faq.imports import WRITERS, BadLinesError, check_file, faults_by_li
 from service.faq.open_store import STORE_FILE, open_faq_store
 from service.faq.queries import read_queries, unknown_ids
 from service.faq.report import html_report
-from service.faq.snapshots import write_snapshot
+from service.faq.snapshots import delete_snapshot, list_snapshots, write_snapshot
 from service.faq.source_file import DEFAULT_COLLECTION
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import CollectionInfo, FaqStore, Write
@@ -257,12 +257,28 @@ def reindex(collection: str, **flags: str | None) -> None:
 
 @faq.command()
 @click.argument("name", required=False)
-@settings_flags(DATA_SETTINGS)
+@settings_flags(DATA_SETTINGS | {("limits", "max_snapshots")})
 def snapshot(name: str | None, **flags: str | None) -> None:
     """Write all collections to the file NAME in the data folder's `snapshots`, in use or not."""
     settings = read_settings(flags)
     with _store(settings) as store:
-        click.echo(write_snapshot(store, settings.data_path(), name))
+        written = write_snapshot(store, settings.data_path(), name, most=settings.limits.max_snapshots)
+    click.echo(written.path)
+
+
+@faq.command()
+@click.option("--delete", "doomed", multiple=True, metavar="NAME", help="Delete it; may be repeated.")
+@settings_flags(DATA_SETTINGS)
+def snapshots(doomed: tuple[str, ...], **flags: str | None) -> None:
+    """List the snapshots, oldest first, or delete some."""
+    data_dir = read_settings(flags).data_path()
+    with _refusals():
+        for name in doomed:
+            delete_snapshot(data_dir, name)
+            click.echo(f"{name}: deleted")
+        if not doomed:
+            for found in list_snapshots(data_dir):
+                click.echo(f"{found.name}  {found.created_at}  {found.size / 1e6:.1f} MB")
 
 
 @faq.command()

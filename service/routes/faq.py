@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 
-from service.dependencies import CatalogueDep, LimitsDep, SettingsDep
+from service.admission import AnswerTooLargeError
+from service.dependencies import CatalogueDep, LimitsDep, SettingsDep, get_catalogue
 from service.errors import (
     ConflictError,
     DuplicateEntryError,
@@ -25,7 +26,15 @@ from service.faq.entry_files import FaqFileError
 from service.faq.imports import READERS, WRITERS, XLSX_TYPE, BadLinesError, check_file, faults_by_line
 from service.faq.queries import unknown_ids
 from service.faq.report import html_report
-from service.faq.snapshots import SnapshotExistsError, write_snapshot
+from service.faq.snapshots import (
+    Snapshot,
+    SnapshotExistsError,
+    TooManySnapshotsError,
+    UnknownSnapshotError,
+    delete_snapshot,
+    list_snapshots,
+    write_snapshot,
+)
 from service.faq.store import CollectionInfo
 from service.faq_schemas import (
     COLLECTION_EXAMPLES,
@@ -56,6 +65,7 @@ from service.faq_schemas import (
     ReindexResponse,
     SnapshotRequest,
     SnapshotResponse,
+    SnapshotsResponse,
     WriteResponse,
     entry_in_its_place,
     filter_of_query,
@@ -87,6 +97,7 @@ _ALL = 2**31 - 1
 READ = documented(UnknownCollectionError, *FAQ_ERRORS)
 READ_ENTRY = documented(UnknownCollectionError, UnknownEntryError, *FAQ_ERRORS)
 LISTED = documented(UnknownCollectionError, InvalidFilterError, *FAQ_ERRORS)
+PAGED = documented(UnknownCollectionError, InvalidFilterError, AnswerTooLargeError, *FAQ_ERRORS)
 REMOVED = documented(UnknownCollectionError, *FAQ_WRITE_ERRORS)
 REMOVED_ENTRY = documented(UnknownCollectionError, UnknownEntryError, *FAQ_WRITE_ERRORS)
 REMOVED_LISTED = documented(UnknownCollectionError, InvalidFilterError, EntryChangedError, *FAQ_WRITE_ERRORS)
@@ -149,19 +160,21 @@ async def post_entries(
     return WriteResponse(**_report(report))
 
 
-@router.get("/faq/{collection}/entries", response_model=EntriesResponse, responses=LISTED)
+@router.get("/faq/{collection}/entries", response_model=EntriesResponse, responses=PAGED)
 async def list_entries(
     collection: Collection,
     catalogue: CatalogueDep,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Entries of one page, at most.")] = 100,
     after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
     filter_text: FilterText = None,
+    *,
+    settings: SettingsDep,
 ) -> Response:
     """List entries, in the order in which they were first added, a page at a time."""
     entries, following = await catalogue.page(
         collection, after=after, limit=limit, filter_=filter_of_query(filter_text)
     )
-    return await _json_with_entries(entries, following)
+    return await _json_with_entries(entries, following, settings.limits.max_answer_bytes)
 
 
 @router.get("/faq/{collection}/entries/{entry_id:path}", response_model=EntryBody, responses=READ_ENTRY)
@@ -341,15 +354,46 @@ async def get_reindex(collection: Collection, catalogue: CatalogueDep) -> Reinde
     return _reindex(catalogue, collection)
 
 
-@router.post("/faq/snapshot", responses=documented(SnapshotExistsError, *FAQ_WRITE_ERRORS))
+@router.post(
+    "/faq/snapshot", responses=documented(SnapshotExistsError, TooManySnapshotsError, *FAQ_WRITE_ERRORS)
+)
 async def snapshot(
     body: Annotated[SnapshotRequest, Body(openapi_examples=SNAPSHOT_EXAMPLES)],
     catalogue: CatalogueDep,
     settings: SettingsDep,
 ) -> SnapshotResponse:
     """Write all collections, as of one moment, to a file below the server's data folder."""
-    path = await asyncio.to_thread(write_snapshot, catalogue.store, settings.data_path(), body.name)
-    return SnapshotResponse(name=path.name, bytes=path.stat().st_size)
+    written = await asyncio.to_thread(
+        write_snapshot,
+        catalogue.store,
+        settings.data_path(),
+        body.name,
+        most=settings.limits.max_snapshots,
+    )
+    return _snapshot(written)
+
+
+# Not below /faq, where a collection may be called `snapshots`.
+@router.get("/snapshots", dependencies=[Depends(get_catalogue)], responses=documented(*FAQ_ERRORS))
+async def get_snapshots(settings: SettingsDep) -> SnapshotsResponse:
+    """List the snapshots, oldest first."""
+    found = await asyncio.to_thread(list_snapshots, settings.data_path())
+    return SnapshotsResponse(
+        snapshots=[_snapshot(snapshot) for snapshot in found], limit=settings.limits.max_snapshots
+    )
+
+
+@router.delete(
+    "/snapshots/{name}",
+    dependencies=[Depends(get_catalogue)],
+    responses=documented(UnknownSnapshotError, *FAQ_WRITE_ERRORS),
+)
+async def remove_snapshot(
+    name: Annotated[str, Path(description="As listed.", examples=["before-import"])], settings: SettingsDep
+) -> DeletedResponse:
+    """Delete a snapshot."""
+    await asyncio.to_thread(delete_snapshot, settings.data_path(), name)
+    return DeletedResponse(deleted=1)
 
 
 def _file_type(request: Request) -> str:
@@ -380,6 +424,12 @@ def _collection(info: CollectionInfo) -> CollectionBody:
     )
 
 
+def _snapshot(snapshot: Snapshot) -> SnapshotResponse:
+    return SnapshotResponse(
+        name=snapshot.name, file=snapshot.path.name, bytes=snapshot.size, created_at=snapshot.created_at
+    )
+
+
 def _report(report: WriteReport) -> dict[str, Any]:
     """As ``WriteResponse``."""
     return {
@@ -403,10 +453,16 @@ def _entry(entry: FaqEntry) -> bytes:
     return entry.model_dump_json().encode()
 
 
-async def _json_with_entries(entries: Iterable[FaqEntry], following: str | None) -> Response:
+async def _json_with_entries(entries: Iterable[FaqEntry], following: str | None, max_bytes: int) -> Response:
     def encode() -> bytes:
-        listed = b",".join(_entry(entry) for entry in entries)
-        return b'{"entries":[' + listed + b'],"next":' + orjson.dumps(following) + b"}"
+        listed: list[bytes] = []
+        size = 0
+        for entry in entries:
+            listed.append(_entry(entry))
+            size += len(listed[-1])
+            if size > max_bytes:
+                raise AnswerTooLargeError(max_bytes)
+        return b'{"entries":[' + b",".join(listed) + b'],"next":' + orjson.dumps(following) + b"}"
 
     return _json(await asyncio.to_thread(encode))
 

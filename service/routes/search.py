@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Body, Response
 
+from service.admission import AnswerTooLargeError
 from service.dependencies import CatalogueDep, LimitsDep, SettingsDep
 from service.errors import (
     InputTooLongError,
@@ -22,6 +23,7 @@ from service.schemas import SEARCH_EXAMPLES, SearchRequest, SearchResponse
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
 SEARCH_ERRORS = (
+    AnswerTooLargeError,
     InputTooLongError,
     InvalidFilterError,
     UnknownCollectionError,
@@ -63,6 +65,7 @@ async def search(
         [one.hits for one in found],
         _hit,
         around=(b'{"hits":[', b"]}"),
+        max_bytes=settings.limits.max_answer_bytes,
         endings=[b'],"default_answer":' + orjson.dumps(one.default_answer) + b"}" for one in found],
     )
     return Response(

@@ -59,9 +59,8 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path_factory.mktemp("bundle") / "tiny"))
     metrics = Metrics()
     metrics.expect_requests(
-        [("POST", "/embed")],
+        {("POST", "/embed"): [(429, "overloaded")]},
         on_any=[(503, "timeout")],
-        on_body=[(429, "overloaded")],
         on_wrong_method=[],
         on_no_route=[],
     )

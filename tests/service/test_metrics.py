@@ -27,8 +27,13 @@ from service.metrics import TEXT_CONTENT_TYPE, Metrics, openmetrics_version
 from tests.bundles import write_tiny_embedding_bundle
 from tests.fakes import FakeEngine, until
 
-ROUTES = [("POST", "/embed"), ("POST", "/search"), ("GET", "/livez"), ("HEAD", "/livez")]
 BODY_ERRORS = [(422, "input_too_long"), (429, "overloaded"), (404, "no_model"), (503, "no_model")]
+ROUTES = {
+    ("POST", "/embed"): BODY_ERRORS,
+    ("POST", "/search"): [*BODY_ERRORS, (404, "unknown_collection")],
+    ("GET", "/livez"): [],
+    ("HEAD", "/livez"): [],
+}
 STATS = BatchStats(
     size=2, tokens=10, padded_tokens=12, queue_seconds=(0.001, 0.002), run_seconds=0.004, failed=False
 )
@@ -59,7 +64,6 @@ def metrics(manifest: Manifest) -> Metrics:
     ready.expect_requests(
         ROUTES,
         on_any=[(500, "internal")],
-        on_body=BODY_ERRORS,
         on_wrong_method=[(405, "method_not_allowed")],
         on_no_route=[(404, "unknown_path")],
     )
@@ -90,6 +94,7 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
     expected = [
         "conche_requests_total{code=,method=POST,route=/embed,status=200}",
         "conche_requests_total{code=overloaded,method=POST,route=/search,status=429}",
+        "conche_requests_total{code=unknown_collection,method=POST,route=/search,status=404}",
         "conche_requests_total{code=no_model,method=POST,route=/embed,status=404}",
         "conche_requests_total{code=no_model,method=POST,route=/embed,status=503}",
         "conche_requests_total{code=,method=GET,route=/livez,status=200}",
@@ -133,6 +138,7 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
         "process_threads{}",
     ]
     assert [name for name in expected if name not in samples] == []
+    assert "conche_requests_total{code=unknown_collection,method=POST,route=/embed,status=404}" not in samples
     assert any(name.startswith("conche_model_info{") and "task=embedding" in name for name in samples)
     assert any(name.startswith("conche_build_info{") and "version=1.2.3" in name for name in samples)
 

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from service.admission import AnswerTooLargeError
 from service.result_json import encode_results
 
 
@@ -25,6 +26,25 @@ async def test_pieces_make_the_same_json_as_the_whole(lengths: list[int]) -> Non
     assert orjson.loads(await encode_results(results, _shape, around=around)) == [
         {"hits": [_shape(number) for number in records]} for records in results
     ]
+
+
+@pytest.mark.parametrize("lengths", [[3], [300], [1000, 3]])
+async def test_no_more_is_written_than_may_be_sent(lengths: list[int]) -> None:
+    """Up to the last byte; and no more is made of one that is too large than a piece."""
+    results = [list(range(length)) for length in lengths]
+    whole = await encode_results(results, _shape)
+    assert await encode_results(results, _shape, max_bytes=len(whole)) == whole
+    with pytest.raises(AnswerTooLargeError, match=r"more than 50 bytes.*CONCHE_LIMITS__MAX_ANSWER_BYTES"):
+        await encode_results(results, _shape, max_bytes=50)
+    made: list[int] = []
+
+    def shape(number: int) -> dict[str, Any]:
+        made.append(number)
+        return _shape(number)
+
+    with pytest.raises(AnswerTooLargeError):
+        await encode_results(results, shape, max_bytes=50)
+    assert len(made) <= 256
 
 
 async def test_the_event_loop_turns_while_a_large_answer_is_written() -> None:

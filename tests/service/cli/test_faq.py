@@ -162,6 +162,8 @@ def test_a_snapshot_brings_back_what_was(shop: Path, tmp_path: Path) -> None:
     path = Path(_done("snapshot", "before").strip())
     assert path.parent == tmp_path / "data" / "snapshots"
     assert "there is a snapshot before" in _refused("snapshot", "before")
+    assert "CONCHE_LIMITS__MAX_SNAPSHOTS" in _refused("snapshot", "--limits-max-snapshots", "1")
+    assert _done("snapshots").startswith("before  20")
     _done("delete", "--all", "-c", "shop")
     assert CliRunner().invoke(main, ["faq", "restore", str(path)], input="n\n").exit_code == 1
     assert _done("list") == ""

@@ -542,6 +542,23 @@ async def test_a_reindex_is_begun_and_told_of(client: Client) -> None:
     assert (await _found(client, "reset my password"))[0]["id"] == "a"
 
 
+async def test_an_answer_has_a_bound(models_folder: Any) -> None:
+    """Many queries, many hits and long answers multiply; the message names the setting."""
+    async with running(tiny_settings(models_folder, limits={"max_answer_bytes": 1500})) as client:
+        await _put(client, *(_entry(f"e{number}", answer="a" * 500) for number in range(3)))
+        search = {"query": ["reset"], "collection": "shop", "min_score": 0}
+        assert (await client.post("/search", json=search | {"top_k": 1})).status_code == 200
+        assert (await client.get("/faq/shop/entries?limit=2")).status_code == 200
+        for answer in (
+            await client.post("/search", json=search | {"top_k": 3}),
+            await client.post("/search", json=search | {"top_k": 1, "query": ["reset"] * 3}),
+            await client.get("/faq/shop/entries"),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (422, "answer_too_large")
+            assert "more than 1500 bytes" in answer.json()["error"]
+            assert "CONCHE_LIMITS__MAX_ANSWER_BYTES" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("method", "url"),
     [
@@ -568,6 +585,28 @@ async def test_a_snapshot_has_a_name_and_never_a_path(client: Client) -> None:
     for bad in ("../x", "a/b", "", ".", "A", "a\n"):
         assert (await client.post("/faq/snapshot", json={"name": bad})).status_code == 422, bad
     assert (await client.post("/faq/snapshot", json={})).status_code == 200
+
+
+async def test_snapshots_are_listed_and_deleted_and_bounded(models_folder: Any) -> None:
+    """Each is as large as the store: whoever may write them must not fill the disk."""
+    async with running(tiny_settings(models_folder, limits={"max_snapshots": 2})) as client:
+        assert (await client.get("/snapshots")).json() == {"snapshots": [], "limit": 2}
+        for name in ("b", "a"):
+            written = (await client.post("/faq/snapshot", json={"name": name})).json()
+            assert (written["name"], written["file"]) == (name, f"{name}.sqlite3")
+        listed = (await client.get("/snapshots")).json()["snapshots"]
+        assert listed[1] == written
+        assert [one["name"] for one in listed] == ["b", "a"]
+        refused = await client.post("/faq/snapshot", json={})
+        assert (refused.status_code, refused.json()["code"]) == (409, "too_many_snapshots")
+        assert "2 snapshots are there" in refused.json()["error"]
+        assert "CONCHE_LIMITS__MAX_SNAPSHOTS" in refused.json()["error"]
+        assert (await client.delete("/snapshots/b")).json() == {"deleted": 1}
+        gone = await client.delete("/snapshots/b")
+        assert (gone.status_code, gone.json()["code"]) == (404, "unknown_snapshot")
+        for bad in ("A", "a.sqlite3", "%2e%2e%2ffaq"):
+            assert (await client.delete(f"/snapshots/{bad}")).status_code in {404, 422}, bad
+        assert (await client.post("/faq/snapshot", json={})).status_code == 200
 
 
 async def test_without_an_embedding_model_the_routes_say_why(models_folder: Any) -> None:

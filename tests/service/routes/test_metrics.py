@@ -47,8 +47,19 @@ async def test_what_may_go_wrong_is_there_before_it_does(client: httpx.AsyncClie
     await client.post("/livez")
     await client.post("/embed", content=b"{", headers={"content-type": "application/json"})
     await client.post("/search", json={"query": ""})
+    await client.post("/search", json={"query": "a", "collection": "none"})
+    await client.post("/search", json={"query": "a", "filter": {"no": "filter"}})
+    await client.get("/faq/none")
+    await client.put("/faq/NONE", json={})
+    await client.post("/faq/none/import", content=b"x", headers={"content-type": "image/png"})
+    await client.patch("/faq/default/entries/none", json={"answer": "a"})
+    await client.delete("/faq/default/entries/none")
     await client.post("/ner", json={"inputs": ["a"] * 3000})
     assert await errors() == before
+    for code in ("model_mismatch", "storage_failed", "storage_full", "faq_unavailable"):
+        assert any(
+            f'code="{code}",method="PUT",route="/faq/{{collection}}/entries' in name for name in before
+        )
     for status in (404, 503):  # not configured, or failed its checks
         assert (
             f'conche_requests_total{{code="no_model",method="POST",route="/ner",status="{status}"}}' in before
