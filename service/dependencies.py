@@ -6,7 +6,6 @@ from fastapi import Depends, Request
 
 from service.admission import TextLimits
 from service.faq.catalogue import FaqCatalogue
-from service.inference import Embedder, EntityTagger
 from service.lifespan import Services
 from service.metrics import Metrics
 from service.settings import Settings
@@ -50,32 +49,16 @@ def get_reader(services: ServicesDep, settings: SettingsDep, limits: LimitsDep) 
     return InputReader(limits, settings.input_ids, services.cl100k)
 
 
-def get_embedder(services: ServicesDep) -> Embedder:
-    """The embedder.
+def get_catalogue(services: ServicesDep) -> FaqCatalogue:
+    """The FAQ.
 
     Raises:
-        NoModelError, ModelFailedError: there is none, with the reason.
+        NoFaqError, FaqFailedError: there is none, with the reason.
     """
-    if services.embedder is None:
-        raise services.absence("/embed")
-    return services.embedder
-
-
-def get_tagger(services: ServicesDep) -> EntityTagger:
-    """The entity tagger; raises as ``get_embedder``."""
-    if services.tagger is None:
-        raise services.absence("/ner")
-    return services.tagger
-
-
-def get_catalogue(services: ServicesDep) -> FaqCatalogue:
-    """The FAQ; raises as ``get_embedder``."""
     if services.catalogue is None:
         raise services.absence("/search")
     return services.catalogue
 
 
 ReaderDep = Annotated[InputReader, Depends(get_reader)]
-EmbedderDep = Annotated[Embedder, Depends(get_embedder)]
-TaggerDep = Annotated[EntityTagger, Depends(get_tagger)]
 CatalogueDep = Annotated[FaqCatalogue, Depends(get_catalogue)]

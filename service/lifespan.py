@@ -95,30 +95,38 @@ class Services:
             reasons.append("no model is loaded")
         return reasons
 
-    def embedder_named(self, model: str | None, route: str) -> tuple[Embedder, str | None]:
+    def embedder_named(self, model: str | None) -> tuple[Embedder, str | None]:
         """The embedder that a request asks for, and the prompt that it names with it, if any.
 
         Args:
             model: as sent: None for the only one, ``NAME``, or ``NAME:PROMPT``.
-            route: that serves the request.
 
         Raises:
             UnknownModelError: there is none of that name; the message lists what there is.
             NoModelError, ModelFailedError: there is none at all.
         """
         if self.embedder is None:
-            raise self.absence(route)
+            raise self.absence("/embed")
         name, _, prompt = (model or "").partition(":")
-        if name not in {"", self.embedder.model_id}:
-            raise UnknownModelError(
-                f"no model of that name serves {route}; there is: {self.embedder.model_id}", param="model"
-            )
+        _check_name(name, self.embedder, "embeds")
         return self.embedder, prompt or None
+
+    def tagger_named(self, model: str | None) -> EntityTagger:
+        """The tagger that a request asks for; as `embedder_named`, without prompts."""
+        if self.tagger is None:
+            raise self.absence("/ner")
+        _check_name(model or "", self.tagger, "finds entities")
+        return self.tagger
 
     def absence(self, route: str) -> ServiceError:
         """The error that a request to ``route`` gets: 503 if what it needs failed, 404 if it has none."""
         absence = self.absences.get(route, Absence("not configured"))
         return absence.kind(f"{route} is not available: {absence.reason}")
+
+
+def _check_name(name: str, served: Embedder | EntityTagger, does: str) -> None:
+    if name not in {"", served.model_id}:
+        raise UnknownModelError(f"no model of that name {does}; there is: {served.model_id}", param="model")
 
 
 @asynccontextmanager

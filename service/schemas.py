@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from model.runtime.aggregation import PipelineStrategy
 from model.runtime.bundle import Manifest
 from model.runtime.entities import EntityOptions, Strategy
 from model.runtime.offset_units import OffsetUnit
@@ -272,10 +273,27 @@ class SearchRequest(LenientRequest):
             )
 
 
+class PipelineParameters(LenientRequest):
+    """What clients of Hugging Face's inference API send beside the text."""
+
+    aggregation_strategy: PipelineStrategy = Field(
+        default="simple", description="As above; `viterbi` is not among those that these clients know."
+    )
+    ignore_labels: list[Annotated[str, Field(max_length=200)]] = Field(
+        default=[], max_length=1000, description="Labels, as they stand in the answer, that are left out."
+    )
+
+
 class NerRequest(LenientRequest):
     """Texts to find entities in."""
 
     inputs: Texts
+    model: ModelName
+    parameters: PipelineParameters | None = Field(
+        default=None,
+        description="If there, even if empty, the answer has the shape of Hugging Face's inference API: "
+        "`word`, `entity_group` (or `entity`), and a single text's entities in no list of lists.",
+    )
     threshold: float = Field(
         default=0.0,
         ge=0,
@@ -313,7 +331,9 @@ class NerRequest(LenientRequest):
         return EntityOptions(
             threshold=self.threshold,
             labels=None if self.labels is None else frozenset(self.labels),
-            strategy=self.aggregation_strategy,
+            strategy=self.aggregation_strategy
+            if self.parameters is None
+            else self.parameters.aggregation_strategy,
         )
 
 
@@ -380,6 +400,17 @@ class EntityBody(BaseModel):
         description="How sure the model is; for a bundle with a calibration, the share of such entities that "
         "are right.",
     )
+
+
+class PipelineEntityBody(BaseModel):
+    """One named entity, as the inference API has it; of the two labels the one that the strategy gives."""
+
+    entity_group: str | None = Field(default=None, description="The entity's type.")
+    entity: str | None = Field(default=None, description="The token's own label; of strategy `none`.")
+    score: float = Field(ge=0, le=1)
+    word: str = Field(description="Exactly the text from start to end.")
+    start: int = Field(ge=0)
+    end: int = Field(ge=1)
 
 
 class ReadinessBody(BaseModel):
@@ -463,6 +494,9 @@ NER_EXAMPLES: dict[str, Any] = {
             "labels": ["LOC"],
             "offset_unit": "utf-16",
         }
+    },
+    "as Hugging Face's inference API": {
+        "value": {"inputs": "Tim Cook met Angela Merkel in Berlin.", "parameters": {}}
     },
     "as the Hugging Face pipeline": {
         "value": {"inputs": "Tim Cook met Angela Merkel in Berlin.", "aggregation_strategy": "simple"}

@@ -36,7 +36,7 @@ async def embed(
     A text that is too long for the model is refused, unless `truncate` asks to cut it; a cut is reported in
     the header `x-conche-truncated`. Numbers are float32 in their shortest decimal form.
     """
-    embedder, prompt = services.embedder_named(body.model, "/embed")
+    embedder, prompt = services.embedder_named(body.model)
     options = body.options(embedder.manifest, model_prompt=prompt, truncate_unless_said=settings.truncate)
     texts = await reader.read(body.inputs, embedder.tokenizer, param="inputs")
     result = await embedder.embed(texts, options)

@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Request, Response
 
-from service.dependencies import LimitsDep, TaggerDep
+from service.dependencies import LimitsDep, ServicesDep
+from service.errors import UnknownModelError
 from service.http_errors import TEXT_ERRORS, documented
 from service.inference import Entity
 from service.json_body import StrictJsonRoute
 from service.response_headers import documented_headers, tagging_headers
 from service.result_json import encode_results
-from service.schemas import NER_EXAMPLES, EntityBody, NerRequest
+from service.schemas import NER_EXAMPLES, EntityBody, NerRequest, PipelineEntityBody
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
@@ -21,13 +22,14 @@ HEADERS = documented_headers(
 
 @router.post(
     "/ner",
-    response_model=list[list[EntityBody]],
+    response_model=list[list[EntityBody]] | list[list[PipelineEntityBody]] | list[PipelineEntityBody],
     response_description="Per text, in the order sent, its entities in the order of the text.",
-    responses={**documented(*TEXT_ERRORS), 200: {"headers": HEADERS}},
+    responses={**documented(*TEXT_ERRORS, UnknownModelError), 200: {"headers": HEADERS}},
 )
 async def find_entities(
     body: Annotated[NerRequest, Body(openapi_examples=NER_EXAMPLES)],
-    tagger: TaggerDep,
+    request: Request,
+    services: ServicesDep,
     limits: LimitsDep,
 ) -> Response:
     """Find the named entities of each text.
@@ -37,10 +39,21 @@ async def find_entities(
     counted in `offset_unit`. Entities do not overlap, and end with whole visible characters and, in scripts
     with spaces, whole words.
     """
+    tagger = services.tagger_named(body.model)
     limits.admit(body.inputs, param="inputs")
     tagged = await tagger.tag(body.inputs, body.options(), offset_unit=body.offset_unit)
+    found = [text.entities for text in tagged]
+    if body.parameters is None:
+        encoded = await encode_results(found, _entity)
+    else:
+        left_out = set(body.parameters.ignore_labels)
+        found = [[one for one in entities if one.label not in left_out] for entities in found]
+        shape = _token if body.parameters.aggregation_strategy == "none" else _group
+        encoded = await encode_results(found, shape)
+        if isinstance(request.scope["conche.body"]["inputs"], str):
+            encoded = encoded[1:-1]  # one text, in no list
     return Response(
-        await encode_results([text.entities for text in tagged], _entity),
+        encoded,
         media_type="application/json",
         headers=tagging_headers(
             tagger.model_id, [text.tokens for text in tagged], [text.windows for text in tagged]
@@ -56,4 +69,26 @@ def _entity(found: Entity) -> dict[str, Any]:
         "text": found.text,
         "label": found.label,
         "score": found.score,
+    }
+
+
+def _group(found: Entity) -> dict[str, Any]:
+    """As ``PipelineEntityBody``, of an entity."""
+    return {
+        "entity_group": found.label,
+        "score": found.score,
+        "word": found.text,
+        "start": found.start,
+        "end": found.end,
+    }
+
+
+def _token(found: Entity) -> dict[str, Any]:
+    """As ``PipelineEntityBody``, of a token."""
+    return {
+        "entity": found.label,
+        "score": found.score,
+        "word": found.text,
+        "start": found.start,
+        "end": found.end,
     }

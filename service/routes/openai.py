@@ -55,7 +55,7 @@ async def create_embeddings(
     `NAME:PROMPT`; `truncate` cuts what is too long instead of refusing it. `usage` counts the tokens that the
     model read.
     """
-    embedder, prompt = services.embedder_named(body.model, "/v1/embeddings")
+    embedder, prompt = services.embedder_named(body.model)
     options = EmbeddingOptions(
         prompt=prompt_of(
             embedder.manifest,
@@ -118,7 +118,7 @@ async def rerank_documents(
         texts.append(text)
     limits.admit([body.query], param="query")
     limits.admit(texts, param="documents")
-    embedder, _ = services.embedder_named(body.model, "/v1/rerank")
+    embedder, _ = services.embedder_named(body.model)
     ranking = await rank(
         embedder,
         body.query,

@@ -50,7 +50,7 @@ async def embed_all(
     settings: SettingsDep,
 ) -> Response:
     """Give the vector of each token, special tokens and those of the prompt included, not normalised."""
-    embedder, prompt = services.embedder_named(body.model, "/embed_all")
+    embedder, prompt = services.embedder_named(body.model)
     options = body.reading(embedder.manifest, model_prompt=prompt, truncate_unless_said=settings.truncate)
     texts = await reader.read(body.inputs, embedder.tokenizer, param="inputs")
     result = await embedder.embed_tokens(texts, options)
@@ -74,7 +74,7 @@ async def compare(
     settings: SettingsDep,
 ) -> Response:
     """Compare a sentence with others: the cosine of their vectors, -1 to 1."""
-    embedder, prompt = services.embedder_named(body.model, "/similarity")
+    embedder, prompt = services.embedder_named(body.model)
     parameters = body.parameters
     named = prompt if parameters.prompt_name is None else parameters.prompt_name
     options = EmbeddingOptions(
@@ -119,7 +119,7 @@ async def rerank(
     """
     limits.admit([body.query], param="query")
     limits.admit(body.texts, param="texts")
-    embedder, _ = services.embedder_named(body.model, "/rerank")
+    embedder, _ = services.embedder_named(body.model)
     reading = Reading(
         settings.truncate if body.truncate is None else body.truncate,
         body.truncation_direction.lower() == "left",
@@ -149,7 +149,7 @@ async def tokenize(
 ) -> Response:
     """Cut texts into the tokens that the embedding model reads; nothing is cut off."""
     limits.admit(body.inputs, param="inputs")
-    embedder, prompt = services.embedder_named(body.model, "/tokenize")
+    embedder, prompt = services.embedder_named(body.model)
     named = prompt if body.prompt_name is None else body.prompt_name
     # Without a word about prompts the tokens are those of the text alone.
     prefix = "" if named is None else prompt_of(embedder.manifest, named, param="prompt_name")
@@ -172,7 +172,7 @@ async def decode(
 ) -> Response:
     """Make text of the embedding model's token ids."""
     limits.admit_sizes([len(sequence) for sequence in body.ids], param="ids", unit="token ids")
-    embedder, _ = services.embedder_named(body.model, "/decode")
+    embedder, _ = services.embedder_named(body.model)
     texts = await decode_ids(embedder, body.ids, skip_special_tokens=body.skip_special_tokens, param="ids")
     return Response(
         orjson.dumps(texts), media_type="application/json", headers={"x-conche-model": embedder.model_id}

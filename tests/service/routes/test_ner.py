@@ -179,3 +179,34 @@ async def test_a_document_over_the_limit_is_refused_with_number_and_setting(mode
     assert (answer.status_code, error["code"], error["index"]) == (413, "too_many_characters", 1)
     assert "1001 characters, at most 1000" in error["error"]
     assert "CONCHE_LIMITS__MAX_TEXT_CHARACTERS" in error["error"]
+
+
+async def test_parameters_ask_for_the_shape_of_the_inference_api(client: httpx.AsyncClient) -> None:
+    """A single text's entities in no list of lists; `word` is the exact slice."""
+    text = "Tim Cook works in Paris."
+    (native,) = (await client.post("/ner", json={"inputs": text, "aggregation_strategy": "simple"})).json()
+    flat = (await client.post("/ner", json={"inputs": text, "parameters": {}})).json()
+    assert flat == [
+        {
+            "entity_group": one["label"],
+            "score": one["score"],
+            "word": one["text"],
+            "start": one["start"],
+            "end": one["end"],
+        }
+        for one in native
+    ]
+    listed = await client.post("/ner", json={"inputs": [text], "parameters": {"stride": 3}})
+    assert listed.json() == [flat]
+    parameters = {"aggregation_strategy": "none", "ignore_labels": ["B-LOC"]}
+    tokens = await client.post("/ner", json={"inputs": text, "parameters": parameters})
+    assert [(one["entity"], one["word"]) for one in tokens.json()] == [("B-PER", "Tim"), ("I-PER", "Cook")]
+    nothing = await client.post("/ner", json={"inputs": "hello", "parameters": {}})
+    assert nothing.json() == []
+
+
+async def test_a_tagger_is_named_or_not_found(client: httpx.AsyncClient) -> None:
+    """As embedders are."""
+    assert (await client.post("/ner", json={"inputs": "Paris", "model": "tiny-ner"})).status_code == 200
+    answer = await client.post("/ner", json={"inputs": "Paris", "model": "other"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
