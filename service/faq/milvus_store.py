@@ -243,7 +243,7 @@ class MilvusFaqStore:
             forgotten: list[str] = []
             if tombstones > _TOMBSTONES_KEPT + _TOMBSTONES_OVER:
                 version, forgotten = self._exact.oldest_tombstones(head, _TOMBSTONES_KEPT)
-                tombstones -= len(forgotten)
+                tombstones -= len({*forgotten} - {key for old in change.superseded for key in old.keys})
                 horizon = max(horizon, version)
             after = self._next(
                 claim,
@@ -647,8 +647,10 @@ class MilvusFaqStore:
 
     def _purge_vectors(self, filter_: str) -> None:
         for name in self._milvus.collections():
-            if name.startswith(self._names.vectors_start):
-                self._milvus.purge(name, filter_)
+            dimensions = name.removeprefix(self._names.vectors_start)
+            if dimensions != name:
+                # Perhaps it was made by half when its maker died.
+                self._milvus.purge(self._vectors(int(dimensions)), filter_)
 
     def _vectors(self, dimensions: int) -> str:
         """The Milvus collection of vectors of that length, made if need be."""

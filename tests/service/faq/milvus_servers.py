@@ -18,6 +18,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 STARTS_WITHIN_S = 120.0
+# Of all stores of the tests: making and loading its collections takes a real server ten seconds.
+PREFIX = "tests"
 
 # Reads wait for the next time tick, and loading for several rounds of checks: at the defaults of 200 ms and
 # up to a second these tests would take ten times as long.

@@ -1,5 +1,8 @@
 """A program that writes to a store until it is killed, and the plan that it follows.
 
+usage: store_writer.py PATH              (the embedded store)
+       store_writer.py URI PREFIX LEASE  (a Milvus server; seconds)
+
 Started once, it forks one writer for each line it reads (``worker first last``), so that a hundred of them
 cost one start. It prints, a line each, so that a test can follow:
 
@@ -12,7 +15,8 @@ import hashlib
 import os
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +24,7 @@ import numpy as np
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.sqlite_store import SqliteFaqStore
-from service.faq.store import Vector, Write
+from service.faq.store import FaqStore, Vector, Write
 
 COLLECTION = "faq"
 # The worker whose plan has reindexes: they change all vectors, so it must write alone.
@@ -64,7 +68,7 @@ def planned(worker: str, number: int) -> Write | str:
     )
 
 
-def carry_out(store: SqliteFaqStore, step: Write | str) -> int:
+def carry_out(store: FaqStore, step: Write | str) -> int:
     """Do one step; return the revision after it."""
     if isinstance(step, str):
         entries = store.changes(COLLECTION, 0).entries
@@ -83,9 +87,22 @@ def _say(line: str) -> None:
     os.write(1, f"{line}\n".encode())  # one call: whole or not at all
 
 
-def _write(path: Path, worker: str, first: int, last: int) -> None:
+def opener(store: list[str]) -> Callable[[], FaqStore]:
+    """What opens the store that the command line names."""
+    if len(store) == 1:
+        return lambda: SqliteFaqStore(Path(store[0]))
+    import pymilvus  # noqa: F401 - here, so that not every writer spends a second on it
+
+    from service.faq.milvus_connection import MilvusConnection
+    from service.faq.milvus_store import MilvusFaqStore
+
+    uri, prefix, lease_s = store
+    return lambda: MilvusFaqStore(MilvusConnection(uri), prefix=prefix, lease_s=float(lease_s))
+
+
+def _write(open_store: Callable[[], FaqStore], worker: str, first: int, last: int) -> None:
     program = os.getppid()
-    with SqliteFaqStore(path) as store:
+    with closing(open_store()) as store:
         store.create(COLLECTION, exist_ok=True)
         for number in range(first, last + 1):
             if os.getppid() != program:
@@ -94,7 +111,7 @@ def _write(path: Path, worker: str, first: int, last: int) -> None:
             _say(f"done {number} {revision}")
 
 
-def main(path: Path) -> None:
+def main(open_store: Callable[[], FaqStore]) -> None:
     """Fork a writer for each line of standard input."""
     for line in sys.stdin:
         worker, first, last = line.split()
@@ -102,7 +119,7 @@ def main(path: Path) -> None:
         if pid == 0:
             status = 1
             try:
-                _write(path, worker, int(first), int(last))
+                _write(open_store, worker, int(first), int(last))
                 status = 0
             except Exception:  # noqa: BLE001 - shown, and told by the status
                 sys.excepthook(*sys.exc_info())
@@ -113,4 +130,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(opener(sys.argv[1:]))
