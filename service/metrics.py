@@ -62,6 +62,7 @@ _STAGE_BUCKETS: Final = (
 )
 _SIZE_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _TOKEN_BUCKETS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16_384, 32_768)
+_SCORE_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _RATIO_BUCKETS: Final = (1.0, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
 
 
@@ -288,6 +289,28 @@ class FaqMetrics:
         self._unanswered = Counter(
             "conche_faq_unanswered_queries_total", "Queries that got no hit.", registry=registry
         )
+        self._best_score = Histogram(
+            "conche_faq_best_score",
+            "Score of the best entry for each query, shown or not; 0 if there is none.",
+            buckets=_SCORE_BUCKETS,
+            registry=registry,
+        )
+        self._embed_seconds = Histogram(
+            "conche_faq_embed_duration_seconds",
+            "Embedding the queries of one search, their wait in the queue included.",
+            buckets=_STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._index_seconds = Histogram(
+            "conche_faq_index_duration_seconds",
+            "Bringing the index of one collection up to what the store holds.",
+            buckets=_STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._written = Counter(
+            "conche_faq_written_entries_total", "Entries added, replaced or sent again.", registry=registry
+        )
+        self._deleted = Counter("conche_faq_deleted_entries_total", "Entries deleted.", registry=registry)
 
     def watch(self, store: FaqStore) -> None:
         """Show what ``store`` holds at each scrape; NaN while it cannot be read."""
@@ -301,11 +324,25 @@ class FaqMetrics:
         self._entries.set_function(lambda: total(lambda infos: sum(info.entries for info in infos)))
         self._collections.set_function(lambda: total(len))
 
-    def on_search(self, *, queries: int, unanswered: int, seconds: float) -> None:
-        """Note one search."""
+    def on_search(
+        self, *, unanswered: int, best: Sequence[float], embed_seconds: float, seconds: float
+    ) -> None:
+        """See `service.faq.catalogue.FaqObserver.on_search`."""
+        self._embed_seconds.observe(embed_seconds)
         self._lookup_seconds.observe(seconds)
-        self._queries.inc(queries)
+        self._queries.inc(len(best))
         self._unanswered.inc(unanswered)
+        for score in best:
+            self._best_score.observe(score)
+
+    def on_write(self, *, written: int, deleted: int) -> None:
+        """See `service.faq.catalogue.FaqObserver.on_write`."""
+        self._written.inc(written)
+        self._deleted.inc(deleted)
+
+    def on_index(self, seconds: float) -> None:
+        """See `service.faq.catalogue.FaqObserver.on_index`."""
+        self._index_seconds.observe(seconds)
 
 
 class _ModelFamilies:

@@ -144,6 +144,11 @@ def rate(metric: str, by: str, selector: str = MODEL) -> str:
     return f"sum by ({by}) (rate({metric}{chosen}{WINDOW}))"
 
 
+def per_second(metric: str) -> str:
+    """Increase per second, over everything."""
+    return f"sum(rate({metric}{WINDOW}))"
+
+
 def quantile(share: float, histogram: str, by: str, selector: str = MODEL) -> str:
     """The value that ``share`` of what a histogram saw stays below, for each combination of ``by``."""
     return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', by, selector)})"
@@ -168,6 +173,7 @@ def share_of_requests(selector: str) -> str:
     return f"({picked} or vector(0)) / sum(rate(conche_requests_total{{{ROUTE}}}{WINDOW}))"
 
 
+QUERIES = per_second("conche_faq_queries_total")
 YES_NO = {"1": ("yes", GREEN), "0": ("no", RED)}
 UP_TO_A_SECOND: Steps = ((None, GREEN), (0.5, YELLOW), (1, RED))
 
@@ -368,6 +374,61 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "said so. Their end has no part in the vector.",
                 [(rate("conche_truncated_texts_total", "model"), "{{model}}")],
                 unit="cps",
+            ),
+        ),
+    ),
+    (
+        "FAQ",
+        (
+            Panel(
+                "How many queries are searched?",
+                "Per second, over all collections; a request may hold many.",
+                [(QUERIES, "queries")],
+                unit="cps",
+            ),
+            Panel(
+                "What share of queries gets no answer?",
+                "No entry reached `min_score`, or the collection's. Rising: people ask what nobody wrote an "
+                "entry about, or the threshold is too high; `conche faq eval` proposes one.",
+                [(f"{per_second('conche_faq_unanswered_queries_total')} / {QUERIES}", "without answer")],
+                unit="percentunit",
+            ),
+            Panel(
+                "How sure is the search of its best hit?",
+                "Score of the best entry for each query, shown or not: the probability that it answers. A "
+                "median that falls says that queries and entries drift apart.",
+                [
+                    (quantile(share, "conche_faq_best_score", "le", ""), name)
+                    for share, name in ((0.1, "p10"), (0.5, "median"), (0.9, "p90"))
+                ],
+                decimals=2,
+            ),
+            Panel(
+                "How long does each step of a search take?",
+                "p95 of embedding the queries, of looking them up, and of bringing an index up to date after "
+                "a write. Embedding slow: look at the queue. Lookup slow: the collection is large.",
+                [
+                    (quantile(0.95, f"conche_faq_{step}_duration_seconds", "le", ""), name)
+                    for step, name in (("embed", "embedding"), ("lookup", "lookup"), ("index", "index"))
+                ],
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How much is written?",
+                "Entries written and deleted per second, and updates of indexes in memory: each write of a "
+                "collection that is searched costs one.",
+                [
+                    (per_second("conche_faq_written_entries_total"), "written"),
+                    (per_second("conche_faq_deleted_entries_total"), "deleted"),
+                    (per_second("conche_faq_index_duration_seconds_count"), "index updates"),
+                ],
+                unit="cps",
+            ),
+            Panel(
+                "How many entries and collections are there?",
+                "Disabled entries included. A gap: the store could not be read.",
+                [("conche_faq_entries", "entries"), ("conche_faq_collections", "collections")],
             ),
         ),
     ),

@@ -10,6 +10,7 @@ import math
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -27,13 +28,14 @@ ENTITY_TEXTS = [
     "马云在杭州创办了阿里巴巴。",
     "😀 北京大学的王伟去了上海。",
 ]
+COLLECTION = "smoke-traffic"
 QUERIES = ["怎么退货？", "How do I return an item?", "快递什么时候到", "How can I pay?"]
 
 
-def call(url: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-    """Status and decoded JSON body of a POST (GET without ``body``)."""
+def call(url: str, body: dict[str, Any] | None = None, method: str | None = None) -> tuple[int, Any]:
+    """Status and decoded JSON body of a request: a POST if not said otherwise, a GET without ``body``."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, json.load(response)
@@ -93,6 +95,21 @@ def search(base: str) -> None:
         check(all(hit["id"] and hit["question"] and hit["answer"] for hit in hits), "/search: an empty field")
 
 
+def write(base: str) -> None:
+    """An entry is found as soon as it is acknowledged, and gone as soon as its deletion is."""
+    name = f"smoke-{uuid.uuid4().hex}"
+    entry = f"{base}/faq/{COLLECTION}/entries/{name}"
+    question = f"What does {name} cost?"
+    status, answer = call(entry, {"question": question, "answer": "Nothing."}, "PUT")
+    check(status == 200 and answer["added"] == 1, f"PUT of an entry: {status} {str(answer)[:200]}")
+    body = {"query": question, "collection": COLLECTION, "top_k": 1, "min_score": 0}
+    status, answer = call(f"{base}/search", body)
+    check(status == 200, f"/search of {COLLECTION}: {status} {str(answer)[:200]}")
+    check([hit["id"] for hit in answer["results"][0]["hits"]] == [name], f"{name} is not found")
+    status, answer = call(entry, method="DELETE")
+    check(status == 200 and answer["deleted"] == 1, f"DELETE of an entry: {status} {str(answer)[:200]}")
+
+
 def tag(base: str) -> None:
     """Each entity is the exact slice of its text, by code points, and some are found."""
     status, results = call(f"{base}/ner", {"inputs": ENTITY_TEXTS})
@@ -105,10 +122,11 @@ def tag(base: str) -> None:
 
 def main(base: str = "http://127.0.0.1:8080", rounds: str = "20") -> int:
     """Run every kind of request ``rounds`` times, four at a time."""
-    kinds: list[Callable[[str], None]] = [embed, embed_options, embed_refusals, search, tag]
+    kinds: list[Callable[[str], None]] = [embed, embed_options, embed_refusals, search, write, tag]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         pending = [pool.submit(kind, base) for _ in range(int(rounds)) for kind in kinds]
         errors = [future.exception() for future in pending]
+    call(f"{base}/faq/{COLLECTION}", method="DELETE")
     failures = sorted(f"{type(error).__name__}: {error}" for error in errors if error)
     for failure in failures[:10]:
         print(f"  {failure}")

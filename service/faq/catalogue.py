@@ -121,11 +121,29 @@ class MakesSearcher(Protocol):
         ...
 
 
-class SearchObserver(Protocol):
-    """What is told about searches; it may neither block nor raise."""
+class FaqObserver(Protocol):
+    """What is told about searches and writes; it may neither block nor raise."""
 
-    def on_search(self, *, queries: int, unanswered: int, seconds: float) -> None:
-        """One search; ``unanswered`` queries had no hit, ``seconds`` went into looking up, not embedding."""
+    def on_search(
+        self, *, unanswered: int, best: Sequence[float], embed_seconds: float, seconds: float
+    ) -> None:
+        """Note one search.
+
+        Args:
+            unanswered: queries that got no hit.
+            best: of each query, the confidence of the best entry, 0..1, whether it was sure enough or not; 0
+                if there is none.
+            embed_seconds: embedding the queries, their wait included.
+            seconds: looking them up.
+        """
+        ...
+
+    def on_write(self, *, written: int, deleted: int) -> None:
+        """Note one write; entries that were there just so count as written."""
+        ...
+
+    def on_index(self, seconds: float) -> None:
+        """Note that an index in memory was brought up to what the store holds."""
         ...
 
 
@@ -150,7 +168,7 @@ class FaqCatalogue:
         embedder: any model; prompts are taken from its manifest.
         max_entries_per_write: of one call of `upsert`; None = any number.
         calibrations: folder in which what was measured of a model is kept; None = measured anew each time.
-        observer: told about searches.
+        observer: told about searches and writes.
         searcher: what finds entries; None = indexes in memory, which follow the store.
     """
 
@@ -161,7 +179,7 @@ class FaqCatalogue:
         *,
         max_entries_per_write: int | None = None,
         calibrations: Path | None = None,
-        observer: SearchObserver | None = None,
+        observer: FaqObserver | None = None,
         searcher: MakesSearcher | None = None,
     ) -> None:
         self.store = store
@@ -175,7 +193,8 @@ class FaqCatalogue:
         self._calibrating = asyncio.Lock()
         # Of the texts that the model was measured with: the built-in FAQ's are among them.
         self._measured_vectors: Mapping[str, Vector] = {}
-        make_searcher = searcher or partial(LiveIndexes, store)
+        on_index = None if observer is None else observer.on_index
+        make_searcher = searcher or partial(LiveIndexes, store, on_index=on_index)
         self._searcher = make_searcher(fingerprint=self.fingerprint, model_id=self.model_id)
         self._reindexing = Reindexing(store, embedder, self.fingerprint)
 
@@ -239,6 +258,7 @@ class FaqCatalogue:
         live = await self._searcher.current(collection)
         if not queries:
             return []
+        asked_at = time.perf_counter()
         vectors = await embed_queries(self._embedder, queries)
         least = live.info.min_score if min_score is None else min_score
         started_at = time.perf_counter()
@@ -252,8 +272,9 @@ class FaqCatalogue:
             found.append(Found(sure, None if sure else live.info.default_answer))
         if self._observer is not None:
             self._observer.on_search(
-                queries=len(found),
                 unanswered=sum(not one.hits for one in found),
+                best=[hits[0].confidence if hits else 0.0 for hits in lists],
+                embed_seconds=started_at - asked_at,
                 seconds=time.perf_counter() - started_at,
             )
         return found
@@ -589,6 +610,8 @@ class FaqCatalogue:
                     ) from None
                 continue  # the last entry that shared a text went a moment ago, or the model did
             break
+        if self._observer is not None:
+            self._observer.on_write(written=len(write.upserts), deleted=len(write.deletes))
         try:
             await self._searcher.follow(collection)
         except ModelMismatchError:

@@ -1,8 +1,9 @@
 """The indexes in memory, each brought up to what the store holds before it is searched."""
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,10 +54,19 @@ class LiveIndexes:
         store: is asked for its revision each time.
         fingerprint: of the model that embeds queries; only vectors of it are indexed.
         model_id: its name.
+        on_index: told the seconds that each update of an index took, reading the store included.
     """
 
-    def __init__(self, store: FaqStore, *, fingerprint: str, model_id: str) -> None:
+    def __init__(
+        self,
+        store: FaqStore,
+        *,
+        fingerprint: str,
+        model_id: str,
+        on_index: Callable[[float], None] | None = None,
+    ) -> None:
         self._store = store
+        self._on_index = on_index
         self._fingerprint = fingerprint
         self._model_id = model_id
         self._live: dict[str, LiveCollection] = {}
@@ -94,6 +104,7 @@ class LiveIndexes:
 
     def _follow(self, name: str, live: LiveCollection | None) -> LiveCollection:
         """In a worker thread."""
+        started_at = time.perf_counter()
         info = self._store.info(name)
         # Before the vectors are read, which may take seconds.
         if info.fingerprint not in {None, self._fingerprint}:
@@ -106,4 +117,6 @@ class LiveIndexes:
         # If ``info`` is the older of the two, its settings are; read at a later moment it is the newer one.
         if info.revision != changes.revision:
             info = self._store.info(name)
+        if self._on_index is not None:
+            self._on_index(time.perf_counter() - started_at)
         return LiveCollection(info, changes.revision, index)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from model.runtime.bundle import Bundle, Manifest
 from model.runtime.tokenization import Tokenizer
 from service.batching import BatchingLimits, BatchStats
+from service.faq.catalogue import FaqCatalogue
 from service.faq.entries import FaqEntry
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
@@ -26,6 +27,7 @@ from service.inference import ComputeBudget, Embedder, EmbeddingOptions
 from service.metrics import TEXT_CONTENT_TYPE, Metrics, openmetrics_version
 from tests.bundles import write_tiny_embedding_bundle
 from tests.fakes import FakeEngine, until
+from tests.service.faq.hashing_embedder import HashingEmbedder
 
 BODY_ERRORS = [(422, "input_too_long"), (429, "overloaded"), (404, "no_model"), (503, "no_model")]
 ROUTES = {
@@ -133,6 +135,11 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
         "conche_faq_queries_total{}",
         "conche_faq_unanswered_queries_total{}",
         "conche_faq_lookup_duration_seconds_count{}",
+        "conche_faq_embed_duration_seconds_count{}",
+        "conche_faq_index_duration_seconds_count{}",
+        "conche_faq_best_score_count{}",
+        "conche_faq_written_entries_total{}",
+        "conche_faq_deleted_entries_total{}",
         "process_cpu_seconds_total{}",
         "process_resident_memory_bytes{}",
         "process_threads{}",
@@ -413,8 +420,33 @@ def test_the_size_of_the_faq_is_read_at_each_scrape(metrics: Metrics, tmp_path: 
 
 def test_searches_are_counted_by_query(metrics: Metrics) -> None:
     """Those without an answer are what to write entries about."""
-    metrics.faq.on_search(queries=3, unanswered=2, seconds=0.004)
+    metrics.faq.on_search(unanswered=2, best=[0.97, 0.25, 0.0], embed_seconds=0.01, seconds=0.004)
     samples = _samples(metrics)
     assert samples["conche_faq_queries_total{}"] == 3
     assert samples["conche_faq_unanswered_queries_total{}"] == 2
     assert samples["conche_faq_lookup_duration_seconds_sum{}"] == pytest.approx(0.004)
+    assert samples["conche_faq_embed_duration_seconds_sum{}"] == pytest.approx(0.01)
+    scores = {
+        bound: samples[f"conche_faq_best_score_bucket{{le={bound}}}"] for bound in ("0.05", "0.3", "1.0")
+    }
+    assert scores == {"0.05": 1, "0.3": 2, "1.0": 3}
+
+
+async def test_writes_and_updates_of_indexes_are_counted(
+    metrics: Metrics, manifest: Manifest, tmp_path: Path
+) -> None:
+    """By the catalogue itself: a write that is searched costs one update of the index, a search none."""
+    catalogue = FaqCatalogue(
+        SqliteFaqStore(tmp_path / "faq"), HashingEmbedder(manifest), observer=metrics.faq
+    )
+    entries = [FaqEntry(id=name, question=f"question {name}", answer="") for name in "abc"]
+    await catalogue.upsert("shop", entries)
+    for _ in range(2):
+        [found] = await catalogue.search("shop", ["question b"], min_score=0.0)
+    await catalogue.delete("shop", ids=["a", "c"])
+    await catalogue.close()
+    samples = _samples(metrics)
+    assert samples["conche_faq_written_entries_total{}"] == 3
+    assert samples["conche_faq_deleted_entries_total{}"] == 2
+    assert samples["conche_faq_index_duration_seconds_count{}"] == 2
+    assert samples["conche_faq_best_score_sum{}"] == pytest.approx(2 * found.hits[0].confidence)

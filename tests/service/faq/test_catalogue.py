@@ -169,19 +169,34 @@ async def test_a_full_queue_is_told_to_whoever_searches(
         await _first(catalogue, "退款")
 
 
-async def test_searches_are_told_to_the_observer(open_catalogue: OpenCatalogue) -> None:
-    """How many queries, how many of them without an answer, and how long it took to look them up."""
-    told: list[tuple[int, int]] = []
+async def test_searches_and_writes_are_told_to_the_observer(open_catalogue: OpenCatalogue) -> None:
+    """How sure each query's best entry is, shown or not, what went without one, and what took long."""
+    searches: list[tuple[list[bool], int]] = []
+    writes: list[tuple[int, int]] = []
+    updates: list[float] = []
 
     class Observer:
-        def on_search(self, *, queries: int, unanswered: int, seconds: float) -> None:
+        def on_search(
+            self, *, unanswered: int, best: Sequence[float], embed_seconds: float, seconds: float
+        ) -> None:
             assert seconds > 0
-            told.append((queries, unanswered))
+            assert embed_seconds > 0
+            searches.append(([score > 0 for score in best], unanswered))
+
+        def on_write(self, *, written: int, deleted: int) -> None:
+            writes.append((written, deleted))
+
+        def on_index(self, seconds: float) -> None:
+            updates.append(seconds)
 
     catalogue = open_catalogue(observer=Observer())
     await catalogue.upsert("shop", SHOP)
     await catalogue.search("shop", ["退款", "qqqq", "zzz"], mode="lexical")
-    assert told == [(3, 2)]
+    await catalogue.search("shop", ["退款"], min_score=1.0)
+    await catalogue.delete("shop", ids=["refund", "never"])
+    assert searches == [([True, False, False], 2), ([True], 1)]
+    assert writes == [(3, 0), (0, 1)]
+    assert len(updates) == 2
 
 
 # -- writing -----------------------------------------------------------------------------------------------
