@@ -22,7 +22,7 @@ from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_entries
 from service.faq.imports import faults_by_line
-from service.faq.open_store import open_faq_store
+from service.faq.open_store import open_faq_store, searcher_of
 from service.faq.source_file import bring_in
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.metrics import Metrics
@@ -259,6 +259,7 @@ class _Opener:
             max_entries_per_write=self.settings.limits.max_faq_entries,
             calibrations=self.settings.data_path() / "calibrations",
             observer=self.metrics.faq,
+            searcher=searcher_of(store, on_unproven=self.metrics.faq.on_unproven),
         )
         self.stack.push_async_callback(catalogue.close)
         try:

@@ -311,6 +311,11 @@ class FaqMetrics:
             "conche_faq_written_entries_total", "Entries added, replaced or sent again.", registry=registry
         )
         self._deleted = Counter("conche_faq_deleted_entries_total", "Entries deleted.", registry=registry)
+        self._unproven = Counter(
+            "conche_faq_unproven_queries_total",
+            "Queries in Milvus of which so many entries might be among the best that not all were looked at.",
+            registry=registry,
+        )
 
     def watch(self, store: FaqStore) -> None:
         """Show what ``store`` holds at each scrape; NaN while it cannot be read."""
@@ -343,6 +348,10 @@ class FaqMetrics:
     def on_index(self, seconds: float) -> None:
         """See `service.faq.catalogue.FaqObserver.on_index`."""
         self._index_seconds.observe(seconds)
+
+    def on_unproven(self, queries: int) -> None:
+        """Note queries that ended at the bound of what is looked at; see `service.faq.milvus_search`."""
+        self._unproven.inc(queries)
 
 
 class _ModelFamilies:

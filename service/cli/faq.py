@@ -20,7 +20,7 @@ from service.faq.entry_files import read_entries
 from service.faq.evaluation import DEFAULT_PRECISION, Evaluation
 from service.faq.filters import Filter
 from service.faq.imports import WRITERS, BadLinesError, check_file, faults_by_line
-from service.faq.open_store import STORE_FILE, open_faq_store
+from service.faq.open_store import STORE_FILE, open_faq_store, searcher_of
 from service.faq.queries import read_queries, unknown_ids
 from service.faq.report import html_report
 from service.faq.snapshots import delete_snapshot, list_snapshots, write_snapshot
@@ -337,7 +337,10 @@ def _with_catalogue(settings: Settings, work: Callable[[FaqCatalogue], Awaitable
             settings.data_path().mkdir(parents=True, exist_ok=True)
             store = await asyncio.to_thread(open_faq_store, settings, settings.data_path())
             catalogue = FaqCatalogue(
-                store, services.embedder, calibrations=settings.data_path() / "calibrations"
+                store,
+                services.embedder,
+                calibrations=settings.data_path() / "calibrations",
+                searcher=searcher_of(store),
             )
             try:
                 await work(catalogue)

@@ -47,7 +47,7 @@ from service.faq.index import Hit, Mode
 from service.faq.live_indexes import LiveIndexes
 from service.faq.queries import LabelledQuery
 from service.faq.reindexing import Reindexing, ReindexStatus
-from service.faq.searching import FaqSearcher, SearchableCollection
+from service.faq.searching import MakesSearcher, SearchableCollection
 from service.faq.store import (
     CollectionInfo,
     FaqStore,
@@ -111,14 +111,6 @@ class WriteReport:
     replaced: int
     skipped: tuple[str, ...]
     unchanged: int
-
-
-class MakesSearcher(Protocol):
-    """Makes what searches a store; `LiveIndexes`, given the store, is the usual one."""
-
-    def __call__(self, *, fingerprint: str, model_id: str) -> FaqSearcher:
-        """Make it for the vectors of that model."""
-        ...
 
 
 class FaqObserver(Protocol):

@@ -92,6 +92,47 @@ class MilvusConnection:
                 )
             )
 
+    def count(self, collection: str, filter_: str, *, at: int | None = None) -> int:
+        """How many rows ``filter_`` selects; ``at``: see `consistency`."""
+        [row] = self.query(collection, filter_, ["count(*)"], at=at)
+        return int(row["count(*)"])
+
+    def search(
+        self,
+        collection: str,
+        field: str,
+        data: Sequence[Any],
+        filter_: str,
+        *,
+        limit: int,
+        options: Mapping[str, Any],
+        at: int | None = None,
+    ) -> list[list[tuple[str, float]]]:
+        """For each of ``data`` the ids of the entries of the nearest rows, with their scores, best first.
+
+        Args:
+            collection: with the columns ``entry_id`` and ``field``.
+            field: an indexed column.
+            data: vectors, or texts where the server makes vectors of them.
+            filter_: of Milvus; which rows may be found.
+            limit: rows.
+            options: of the index.
+            at: see `consistency`.
+        """
+        with self._ours("searching"):
+            lists = self.client.search(
+                collection,
+                data=list(data),
+                anns_field=field,
+                filter=filter_,
+                limit=limit,
+                output_fields=["entry_id"],
+                search_params={"params": dict(options)},
+                timeout=self._timeout_s,
+                **consistency(at),
+            )
+        return [[(str(hit["entity"]["entry_id"]), float(hit["distance"])) for hit in hits] for hits in lists]
+
     def rows(
         self,
         collection: str,
@@ -153,6 +194,15 @@ class MilvusConnection:
             size += length
         if batch:
             self._insert(collection, batch)
+
+    def now(self) -> int | None:
+        """Milvus's time, for `consistency`: what was written or removed before this call is so at it.
+
+        None if the server has no such clock; milvus-lite has none, and its strong reads wait for nothing.
+        """
+        with self._ours("reading"):
+            connection = self.client._get_connection()  # noqa: SLF001 - there is no other way to ask
+            return int(connection.alloc_timestamp(timeout=self._timeout_s)) or None
 
     def written_until(self, *collections: str) -> int:
         """Milvus's time of what was last written to these from here; 0 = not known."""

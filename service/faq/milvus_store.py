@@ -84,6 +84,25 @@ _IDS_A_PURGE: Final = 200
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class MilvusParts:
+    """What a store in Milvus reads through, for what searches beside it.
+
+    Attributes:
+        milvus: closed with the store.
+        names: of its collections.
+        heads: of the FAQ collections.
+        entries: reads entries and vectors.
+        bm25: whether the server makes BM25 vectors.
+    """
+
+    milvus: MilvusConnection
+    names: Names
+    heads: MilvusHeads
+    entries: MilvusEntries
+    bm25: bool
+
+
 class MilvusFaqStore:
     """`service.faq.store.FaqStore` in Milvus.
 
@@ -139,6 +158,11 @@ class MilvusFaqStore:
         if first:
             self._claims.close()
             self._milvus.close()
+
+    @property
+    def parts(self) -> MilvusParts:
+        """What it reads through."""
+        return MilvusParts(self._milvus, self._names, self._heads, self._entries, self._bm25)
 
     # Collections
 

@@ -1,10 +1,14 @@
-"""Opens the FAQ store that the settings name."""
+"""Opens the FAQ store that the settings name, and what searches it."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from service.faq.milvus_connection import MilvusConnection
+from service.faq.milvus_search import MilvusSearcher
 from service.faq.milvus_store import MilvusFaqStore
+from service.faq.searching import MakesSearcher
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import FaqStore
 from service.settings import OFF, Settings
@@ -37,3 +41,15 @@ def open_faq_store(settings: Settings, folder: Path) -> FaqStore:
     except BaseException:
         milvus.close()
         raise
+
+
+def searcher_of(store: FaqStore, *, on_unproven: Callable[[int], None] | None = None) -> MakesSearcher | None:
+    """What searches a store where it lies, in Milvus; None = indexes in memory do.
+
+    Args:
+        store: what `open_faq_store` opened.
+        on_unproven: see `MilvusSearcher`; in memory every search looks at all there is.
+    """
+    if isinstance(store, MilvusFaqStore):
+        return partial(MilvusSearcher, store, on_unproven=on_unproven)
+    return None

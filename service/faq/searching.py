@@ -69,3 +69,11 @@ class FaqSearcher(Protocol):
     def forget(self, name: str) -> None:
         """Let go of what is held of a collection."""
         ...
+
+
+class MakesSearcher(Protocol):
+    """Makes what searches a store; `LiveIndexes`, given the store, is the usual one."""
+
+    def __call__(self, *, fingerprint: str, model_id: str) -> FaqSearcher:
+        """Make it for the vectors of that model."""
+        ...

@@ -134,6 +134,7 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
         "conche_faq_collections{}",
         "conche_faq_queries_total{}",
         "conche_faq_unanswered_queries_total{}",
+        "conche_faq_unproven_queries_total{}",
         "conche_faq_lookup_duration_seconds_count{}",
         "conche_faq_embed_duration_seconds_count{}",
         "conche_faq_index_duration_seconds_count{}",
@@ -421,9 +422,11 @@ def test_the_size_of_the_faq_is_read_at_each_scrape(metrics: Metrics, tmp_path: 
 def test_searches_are_counted_by_query(metrics: Metrics) -> None:
     """Those without an answer are what to write entries about."""
     metrics.faq.on_search(unanswered=2, best=[0.97, 0.25, 0.0], embed_seconds=0.01, seconds=0.004)
+    metrics.faq.on_unproven(4)
     samples = _samples(metrics)
     assert samples["conche_faq_queries_total{}"] == 3
     assert samples["conche_faq_unanswered_queries_total{}"] == 2
+    assert samples["conche_faq_unproven_queries_total{}"] == 4
     assert samples["conche_faq_lookup_duration_seconds_sum{}"] == pytest.approx(0.004)
     assert samples["conche_faq_embed_duration_seconds_sum{}"] == pytest.approx(0.01)
     scores = {
