@@ -44,6 +44,14 @@ class Claim:
         self.sealed = False
         self.in_doubt = False  # the seal may be on its way
         self.dirty = False  # rows of it may be in Milvus
+        self.beats = 0
+        self._beaten_at = time.monotonic()
+
+    def beat(self) -> None:
+        """Show that this write goes on; to be called often, it does little."""
+        if time.monotonic() - self._beaten_at > self._claims.beat_every_s:
+            self._claims.beat(self)
+            self._beaten_at = time.monotonic()
 
     def seal(self) -> None:
         """Commit: from now on everybody sees this version.
@@ -62,7 +70,7 @@ class MilvusClaims:
         milvus: connected.
         names: of this Conche.
         heads: of the FAQ collections.
-        lease_s: after which a writer that does not come to an end is given up.
+        lease_s: after which a writer that shows no sign of life is given up.
         wait_s: how long another writer is waited for; longer than the lease, or a dead one blocks for ever.
     """
 
@@ -73,6 +81,7 @@ class MilvusClaims:
         self._names = names
         self._heads = heads
         self._lease_s = lease_s
+        self.beat_every_s = lease_s / 4
         self._wait_s = max(wait_s, lease_s + 5.0)
         self._lock = threading.Lock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -99,6 +108,12 @@ class MilvusClaims:
         finally:
             lock.release()
 
+    def beat(self, claim: Claim) -> None:
+        """See `Claim.beat`."""
+        claim.beats += 1
+        self._milvus.make_alias(self._own(), self._names.beat(claim.name, claim.version, claim.beats))
+        self._milvus.drop_alias(self._names.beat(claim.name, claim.version, claim.beats - 1))
+
     def seal(self, claim: Claim) -> None:
         """See `Claim.seal`."""
         seal = self._names.seal(claim.name, claim.version)
@@ -112,8 +127,8 @@ class MilvusClaims:
             ) from None
         if not done or self._is_void(claim):
             raise UnavailableError(
-                f"a write to {claim.name} took longer than another writer waits ({self._lease_s:g} s) and "
-                "was given up; nothing was written, try again"
+                f"a write to {claim.name} stood still for longer than another writer waits "
+                f"({self._lease_s:g} s) and was given up; nothing was written, try again"
             )
         claim.sealed = True
 
@@ -121,7 +136,7 @@ class MilvusClaims:
         """Remove the aliases and the head that ``head`` has taken the place of."""
         names = self._names
         for alias in self._milvus.aliases():
-            settled = names.sealed(alias) or names.claimed(alias)
+            settled = names.sealed(alias) or names.claimed(alias) or names.beaten(alias)
             if settled and settled[0] == head.name and settled[1] < head.version:
                 self._milvus.drop_alias(alias)
         if before is not None:
@@ -137,7 +152,7 @@ class MilvusClaims:
 
     def _claim(self, name: str) -> Claim:
         ends_at = time.monotonic() + self._wait_s
-        seen: tuple[int, str] | None = None
+        seen: tuple[int, str, list[str]] | None = None
         seen_at = 0.0
         while True:
             newest, voids = self._settled(name)
@@ -151,17 +166,25 @@ class MilvusClaims:
                 self._milvus.drop_alias(alias)
                 continue
             now = time.monotonic()
-            holder = (version, self._milvus.alias_target(alias) or "")
+            holder = (version, self._milvus.alias_target(alias) or "", self._beats(name))
             if holder != seen:
                 seen, seen_at = holder, now
             elif now - seen_at > self._lease_s:
-                logger.warning("a writer of FAQ collection %s did not come to an end and is given up", name)
+                logger.warning("a writer of FAQ collection %s shows no sign of life and is given up", name)
                 self._milvus.make_alias(self._names.entries, self._names.seal(name, version))
                 self._milvus.drop_alias(alias)
                 continue
             if now > ends_at:
                 raise self._busy(name)
             time.sleep(_POLL_S)
+
+    def _beats(self, name: str) -> list[str]:
+        """The signs of life of writers of ``name``."""
+        return [
+            alias
+            for alias in self._milvus.aliases()
+            if (beaten := self._names.beaten(alias)) and beaten[0] == name
+        ]
 
     def _settled(self, name: str) -> tuple[int, tuple[int, ...]]:
         """The newest version of ``name`` that is settled either way, and those that are void."""
@@ -216,6 +239,8 @@ class MilvusClaims:
             if not claim.in_doubt:
                 if claim.dirty and not claim.sealed:
                     self._milvus.make_alias(self._names.entries, self._names.seal(claim.name, claim.version))
+                if claim.beats:
+                    self._milvus.drop_alias(self._names.beat(claim.name, claim.version, claim.beats))
                 self._milvus.drop_alias(self._names.claim(claim.name, claim.version))
                 return
         except ServiceError as error:

@@ -220,10 +220,11 @@ class MilvusConnection:
                     collection, ids=list(keys[start : start + _KEYS_A_MESSAGE]), timeout=self._timeout_s
                 )
 
-    def purge(self, collection: str, filter_: str) -> None:
-        """Delete all rows that ``filter_`` selects, some thousands at a time."""
+    def purge(self, collection: str, filter_: str, between: Callable[[], None]) -> None:
+        """Delete all rows that ``filter_`` selects, some thousands at a time, and call ``between`` them."""
         while rows := self.query(collection, filter_, ["key"], limit=_KEYS_A_MESSAGE):
             self.delete(collection, [row["key"] for row in rows])
+            between()
 
     def aliases(self, collection: str = "") -> list[str]:
         """The aliases of a Milvus collection, or all there are."""

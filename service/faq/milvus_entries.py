@@ -1,7 +1,7 @@
 """Entries and vectors out of their rows in Milvus, as of one head."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -194,9 +194,26 @@ class MilvusEntries:
         return rows
 
     def owners_without(
-        self, head: Head, generation: int, dimensions: int | None, *, most: int
+        self,
+        head: Head,
+        generation: int,
+        dimensions: int | None,
+        *,
+        most: int,
+        between: Callable[[], None],
     ) -> list[tuple[str, int]]:
-        """Texts that the live generation has a row for and another one has not: id and phrasing, so many."""
+        """Texts that the live generation has a row for and another one has not.
+
+        Args:
+            head: to read.
+            generation: the other one.
+            dimensions: of its vectors; None = it has none.
+            most: how many are enough.
+            between: called now and then.
+
+        Returns:
+            Ids and phrasings.
+        """
         if head.dimensions is None:
             return []
         fields = ("entry_id", "version", "phrasing")
@@ -220,6 +237,7 @@ class MilvusEntries:
                     )
                 }
 
+            between()
             needed = keys(head.generation, head.dimensions)
             there = keys(generation, dimensions) if needed and dimensions is not None else set()
             missing += [(identifier, phrasing) for identifier, _, phrasing in sorted(needed - there)]

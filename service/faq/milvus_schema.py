@@ -23,9 +23,9 @@ version v of a collection there are two of them, and each is made at most once:
   because its writer died or was too slow).
 
 So a write is: claim v = newest + 1; write the rows; write the head; seal. The seal is the commit. Whoever
-finds a claim that nothing moves for a whole lease seals it void and claims the next version; a writer that
-wakes up after that finds the seal taken and knows that its write did not happen. No clock is compared with
-another.
+finds a claim, and no new sign of life (`Names.beat`) for a whole lease, seals it void and claims the next
+version; a writer that wakes up after that finds the seal taken and knows that its write did not happen. No
+clock is compared with another.
 
 **A reader** asks for the seals that point to the heads (`service.faq.milvus_heads`: one call of about a
 millisecond), takes the `Head` of the newest one (kept in memory, as it never changes), and believes only rows
@@ -151,6 +151,10 @@ class Names:
         """The alias by which a writer takes a version of the FAQ collection ``name``."""
         return f"{self.prefix}_c_{_escaped(name)}_{version}"
 
+    def beat(self, name: str, version: int, number: int) -> str:
+        """The alias by which the writer of a version shows, again and again, that it is alive."""
+        return f"{self.prefix}_b_{_escaped(name)}_{version}_{number}"
+
     def seal(self, name: str, version: int) -> str:
         """The alias that settles whether a version is, or never was."""
         return f"{self.prefix}_v_{_escaped(name)}_{version}"
@@ -162,6 +166,10 @@ class Names:
     def claimed(self, alias: str) -> tuple[str, int] | None:
         """The FAQ collection and version of a claim; None if it is not one of this prefix."""
         return self._parsed(f"{self.prefix}_c_", alias)
+
+    def beaten(self, alias: str) -> tuple[str, int] | None:
+        """The FAQ collection and version of a beat; None if it is not one of this prefix."""
+        return self._parsed(f"{self.prefix}_b_", alias.rpartition("_")[0])
 
     @staticmethod
     def _parsed(start: str, alias: str) -> tuple[str, int] | None:

@@ -109,7 +109,8 @@ class MilvusFaqStore:
     Args:
         milvus: connected; closed with the store.
         prefix: of the names of all Milvus collections and aliases.
-        lease_s: after which another process's write that does not come to an end is given up.
+        lease_s: after which another process's write that shows no sign of life is given up; longer than what
+            one call to Milvus may take.
         wait_s: how long a writer waits for those of other processes.
 
     Raises:
@@ -452,7 +453,9 @@ class MilvusFaqStore:
         """See `FaqStore.finish_reindex`."""
         with self._writing(name) as (claim, before, head):
             pending = _pending(head, generation)
-            missing = self._exact.owners_without(head, generation, pending.dimensions, most=_TEXTS_REPORTED)
+            missing = self._exact.owners_without(
+                head, generation, pending.dimensions, most=_TEXTS_REPORTED, between=claim.beat
+            )
             if missing:
                 raise MissingVectorsError(self._texts(head, missing))
             after = self._next(
@@ -518,11 +521,12 @@ class MilvusFaqStore:
         """Remove what writers left that did not come to an end, before or after their seal."""
         for version in claim.voids:
             if version not in head.voids:
-                self._milvus.purge(self._names.heads, f'name == "{head.name}" and version == {version}')
+                filter_ = f'name == "{head.name}" and version == {version}'
+                self._milvus.purge(self._names.heads, filter_, claim.beat)
                 if head.incarnation is not None:
-                    self._purge(f"incarnation == {head.incarnation} and version == {version}")
+                    self._purge(claim, f"incarnation == {head.incarnation} and version == {version}")
         if head.sweep and self._swept.get(head.name) != head.version:
-            self._sweep(head)
+            self._sweep(claim, head)
 
     def _next(self, claim: Claim, head: Head, **changed: Any) -> Head:
         return replace(head, version=claim.version, **({"updated_at": _now(), "sweep": ()} | changed))
@@ -557,7 +561,7 @@ class MilvusFaqStore:
         self._heads.keep(after)
         try:
             if superseded is None:
-                self._sweep(after)
+                self._sweep(claim, after)
             else:
                 for collection, keys in superseded.items():
                     self._milvus.delete(collection, keys)
@@ -579,20 +583,24 @@ class MilvusFaqStore:
             if dimensions is not None and vectors[generation]:
                 self._milvus.insert(
                     self._vectors(dimensions),
-                    (
-                        row
-                        for entry, sequence in change.written
-                        for row in vector_rows(
-                            entry,
-                            vectors[generation],
-                            incarnation=incarnation,
-                            generation=generation,
-                            version=claim.version,
-                            sequence=sequence,
-                        )
+                    _beating(
+                        claim,
+                        (
+                            row
+                            for entry, sequence in change.written
+                            for row in vector_rows(
+                                entry,
+                                vectors[generation],
+                                incarnation=incarnation,
+                                generation=generation,
+                                version=claim.version,
+                                sequence=sequence,
+                            )
+                        ),
                     ),
                 )
-        self._milvus.insert(self._names.entries, self._entry_rows(incarnation, claim.version, change))
+        rows = self._entry_rows(incarnation, claim.version, change)
+        self._milvus.insert(self._names.entries, _beating(claim, rows))
 
     def _entry_rows(self, incarnation: int, version: int, change: "_Change") -> Iterator[Row]:
         for entry, sequence in change.written:
@@ -651,7 +659,7 @@ class MilvusFaqStore:
                         )
         return keys
 
-    def _sweep(self, head: Head) -> None:
+    def _sweep(self, claim: Claim, head: Head) -> None:
         """Remove what ``head.sweep`` names, wherever it is."""
         for task in head.sweep:
             rows = f"incarnation == {task['incarnation']}"
@@ -659,22 +667,22 @@ class MilvusFaqStore:
                 self._milvus.delete(self._names.entries, task["keys"])
                 for some in _batches(task["ids"]):
                     listed = ", ".join(map(quoted, some))
-                    self._purge(f"{rows} and version < {task['below']} and entry_id in [{listed}]")
+                    self._purge(claim, f"{rows} and version < {task['below']} and entry_id in [{listed}]")
             elif "generation" in task:
-                self._purge_vectors(f"{rows} and generation == {task['generation']}")
+                self._purge_vectors(claim, f"{rows} and generation == {task['generation']}")
             else:
-                self._purge(rows)
+                self._purge(claim, rows)
 
-    def _purge(self, filter_: str) -> None:
-        self._milvus.purge(self._names.entries, filter_)
-        self._purge_vectors(filter_)
+    def _purge(self, claim: Claim, filter_: str) -> None:
+        self._milvus.purge(self._names.entries, filter_, claim.beat)
+        self._purge_vectors(claim, filter_)
 
-    def _purge_vectors(self, filter_: str) -> None:
+    def _purge_vectors(self, claim: Claim, filter_: str) -> None:
         for name in self._milvus.collections():
             dimensions = name.removeprefix(self._names.vectors_start)
             if dimensions != name:
                 # Perhaps it was made by half when its maker died.
-                self._milvus.purge(self._vectors(int(dimensions)), filter_)
+                self._milvus.purge(self._vectors(int(dimensions)), filter_, claim.beat)
 
     def _vectors(self, dimensions: int) -> str:
         """The Milvus collection of vectors of that length, made if need be."""
@@ -815,6 +823,13 @@ class _Change:
         self.enabled -= old.entry().enabled
         self.terms -= old.term_count
         self.superseded.append(old)
+
+
+def _beating(claim: Claim, rows: Iterable[Row]) -> Iterator[Row]:
+    """Show signs of life while rows are made and sent."""
+    for row in rows:
+        claim.beat()
+        yield row
 
 
 def _new_head(name: str, version: int) -> Head:

@@ -14,6 +14,7 @@ from service.faq.store import FaqStore
 from service.settings import OFF, Settings
 
 STORE_FILE: Final = "faq.sqlite"
+_LEASE_S: Final = 30.0
 
 
 def open_faq_store(settings: Settings, folder: Path) -> FaqStore:
@@ -37,7 +38,9 @@ def open_faq_store(settings: Settings, folder: Path) -> FaqStore:
         timeout_s=settings.milvus_timeout_seconds,
     )
     try:
-        return MilvusFaqStore(milvus, prefix=settings.milvus_prefix)
+        # A call that takes its whole time must not look like a writer that has died.
+        lease_s = max(_LEASE_S, 3 * settings.milvus_timeout_seconds)
+        return MilvusFaqStore(milvus, prefix=settings.milvus_prefix, lease_s=lease_s)
     except BaseException:
         milvus.close()
         raise

@@ -204,3 +204,17 @@ async def test_without_a_file_there_is_no_collection_to_begin_with(tmp_path: Pat
         answer = await client.post("/search", json={"query": "hello"})
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_collection")
         assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_a_milvus_that_is_not_there_stops_the_start_or_one_route(tmp_path: Path) -> None:
+    """As a damaged file would; the service does not hang, and /embed need not suffer."""
+    folder = write_bundles(tmp_path)
+    gone = {"faq_store": "milvus", "milvus_uri": "http://127.0.0.1:1", "milvus_timeout_seconds": 1}
+    async with asyncio.timeout(HANG_LIMIT_S):
+        with pytest.raises(StartupError, match=r"127\.0\.0\.1:1 does not answer.*CONCHE_MILVUS_URI"):
+            async with open_services(tiny_settings(folder, **gone), Metrics()):
+                pass
+    async with running(tiny_settings(folder, on_bundle_error="serve", **gone)) as client:
+        assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
+        answer = await client.post("/search", json={"query": "hello"})
+        assert (answer.status_code, "CONCHE_MILVUS_URI" in answer.text) == (503, True)

@@ -1,6 +1,8 @@
 """The store in Milvus: what every store must do, on milvus-lite's server and on a real one."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from service.faq.entries import (
     MAX_TAG_CHARS,
     MAX_TAGS,
 )
+from service.faq.milvus_claims import Claim
 from service.faq.milvus_connection import MilvusConnection
 from service.faq.milvus_store import MilvusFaqStore
 from service.faq.sqlite_store import SqliteFaqStore
@@ -152,6 +155,30 @@ class MilvusConformance(StoreConformance):
         put(store, "faq", entry("c"))
         assert ids(other, "faq") == ["a", "b", "c"]
         check_vectors(other.changes("faq", 0))
+
+    def test_a_slow_writer_is_waited_for(
+        self, store: MilvusFaqStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As long as it shows that it goes on, however long it takes."""
+        other, write = open_store(), store._write
+        put(other, "faq", entry("a"))
+        put(store, "faq", entry("a", "changed"))
+        with ThreadPoolExecutor(1) as pool:
+            waiting: list[Future[int]] = []
+
+            def slow(claim: Claim, *arguments: object) -> None:
+                waiting.append(pool.submit(put, other, "faq", entry("b")))
+                for _ in range(20):
+                    time.sleep(LEASE_S / 5)
+                    claim.beat()
+                assert not waiting[0].done()
+                write(claim, *arguments)
+
+            monkeypatch.setattr(store, "_write", slow)
+            revision = put(store, "faq", entry("c"))
+            assert waiting[0].result(timeout=60) > revision
+        assert ids(store, "faq") == ["a", "c", "b"]
+        assert not [alias for alias in store._milvus.aliases() if alias.startswith(f"{PREFIX}_b_")]
 
     @pytest.mark.parametrize("happened", [True, False])
     def test_a_write_in_doubt_is_settled_by_the_next_one(

@@ -1,0 +1,88 @@
+"""Opening the store that the settings name, and what is said if it cannot be."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.errors import StorageError, UnavailableError
+from service.faq.entries import FaqEntry
+from service.faq.open_store import STORE_FILE, open_faq_store
+from service.faq.sqlite_store import SqliteFaqStore
+from service.faq.store import Write
+from service.settings import Settings
+from tests.service.faq.milvus_servers import PREFIX, MilvusProcess, free_ports
+
+
+def test_the_embedded_store_is_a_file_of_the_folder(tmp_path: Path) -> None:
+    """Without any setting."""
+    store = open_faq_store(Settings(), tmp_path)
+    assert isinstance(store, SqliteFaqStore)
+    store.close()
+    assert (tmp_path / STORE_FILE).is_file()
+
+
+def test_the_settings_lead_to_a_server(tmp_path: Path, milvus_lite: MilvusProcess) -> None:
+    """Address, database and prefix; nothing is written into the folder."""
+    settings = Settings(faq_store="milvus", milvus_uri=milvus_lite.uri, milvus_prefix=PREFIX)
+    for _ in range(2):
+        store = open_faq_store(settings, tmp_path)
+        hidden = FaqEntry(id="a", question="q", answer="", enabled=False)
+        store.apply("kept", Write(upserts=(hidden,)), create=True)
+        store.close()
+    store = open_faq_store(settings, tmp_path)
+    assert store.get("kept", ["a"]) == {"a": hidden}
+    store.drop("kept")
+    store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is optional, so many will not have it."""
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
+    with pytest.raises(StorageError, match=r"pip install 'conche\[milvus\]'"):
+        open_faq_store(Settings(faq_store="milvus"), tmp_path)
+
+
+def test_a_server_that_is_not_there_is_told_without_the_token(tmp_path: Path) -> None:
+    """The message goes into logs."""
+    (port,) = free_ports(1)
+    settings = Settings(
+        faq_store="milvus",
+        milvus_uri=f"http://127.0.0.1:{port}",
+        milvus_token="root:geheim",
+        milvus_timeout_seconds=1,
+    )
+    assert "geheim" not in repr(settings)
+    with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} does not answer") as refused:
+        open_faq_store(settings, tmp_path)
+    assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"milvus_uri": "./local.db"},
+        {"milvus_uri": "http://root:geheim@host:19530"},
+        {"milvus_prefix": "a_b"},
+        {"milvus_prefix": ""},
+        {"milvus_timeout_seconds": 0},
+    ],
+)
+def test_settings_that_lead_nowhere_are_refused(wrong: dict[str, object]) -> None:
+    """A file would open another engine inside the service, and credentials in an address end up in logs."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Settings(**wrong)
+
+
+def test_pymilvus_is_imported_only_where_it_is_used() -> None:
+    """It takes a second and 120 MB."""
+    import subprocess
+
+    program = (
+        "import sys, tempfile; from pathlib import Path; from service.settings import Settings; "
+        "from service.faq.open_store import open_faq_store; "
+        "open_faq_store(Settings(), Path(tempfile.mkdtemp())).close(); print('pymilvus' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
