@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from model.training.averaging import Average
     from model.training.checkpoints import WorkFolder
     from model.training.options import TrainingOptions
+
+_LAYER: Final = re.compile(r"network\.encoder\.layers\.(\d+)\.")
 
 
 class NerTrainer:
@@ -231,14 +234,13 @@ class NerTrainer:
         return [logits[index, : len(row)] for index, row in enumerate(rows)]
 
     def _optimizer(self, steps: int) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-        fast = ("network.classifier.", "crf.")
-        groups = [
-            {
-                "params": [p for name, p in self._parameters.items() if name.startswith(fast) == is_fast],
-                "lr": self.options.head_learning_rate if is_fast else self.options.learning_rate,
-            }
-            for is_fast in (False, True)
-        ]
+        rates: dict[float, list[nn.Parameter]] = {}
+        layers = max(
+            (int(match[1]) + 1 for name in self._parameters if (match := _LAYER.match(name))), default=0
+        )
+        for name, parameter in self._parameters.items():
+            rates.setdefault(self._rate_of(name, layers), []).append(parameter)
+        groups = [{"params": parameters, "lr": rate} for rate, parameters in rates.items()]
         optimizer = torch.optim.AdamW(groups, weight_decay=self.options.weight_decay, fused=True)
         warmup = max(1, round(self.options.warmup_share * steps))
 
@@ -246,6 +248,14 @@ class NerTrainer:
             return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
 
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+    def _rate_of(self, name: str, layers: int) -> float:
+        """The peak learning rate of a parameter; the embeddings' LayerNorm counts as a layer below all."""
+        if name.startswith(("network.classifier.", "crf.")):
+            return self.options.head_learning_rate
+        match = _LAYER.match(name)
+        below_top = layers - 1 - int(match[1]) if match else layers
+        return self.options.learning_rate * self.options.layer_decay**below_top
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.options.bfloat16)

@@ -23,6 +23,8 @@ class TrainingOptions:
         batch_size: Windows a step.
         learning_rate: Of the network below the head.
         head_learning_rate: Of the head and of the CRF.
+        layer_decay: Each layer of the encoder learns at the rate of the one above it times this.
+        frozen_layers: So many of the encoder's lowest layers stay as they are.
         weight_decay: Of AdamW.
         warmup_share: Share of all steps in which the rates rise.
         max_gradient_norm: Longer gradients are shortened to it.
@@ -53,6 +55,8 @@ class TrainingOptions:
     batch_size: int = 32
     learning_rate: float = 3e-4
     head_learning_rate: float = 1e-3
+    layer_decay: float = 1.0
+    frozen_layers: int = 0
     weight_decay: float = 0.01
     warmup_share: float = 0.1
     max_gradient_norm: float = 1.0
@@ -80,7 +84,9 @@ class TrainingOptions:
         for name in ("warmup_share", "dropout", "token_dropout", "label_smoothing", "ema_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        for name in ("patience", "focal_gamma", "token_loss_weight", "lora_rank"):
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise ValueError(f"layer_decay must be in (0, 1], not {self.layer_decay}")
+        for name in ("patience", "focal_gamma", "token_loss_weight", "lora_rank", "frozen_layers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.average_last < 1:

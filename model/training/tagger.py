@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from model.training.options import TrainingOptions
 
 UNKNOWN_TOKENS: Final = ("[UNK]", "<unk>")
+_HEAD: Final = "classifier."
 
 
 class UnfitBaseError(ValueError):
@@ -87,37 +89,46 @@ class TrainedTagger:
 def read_base(base: Path) -> Manifest:
     """Check the bundle to start from, before anything slow.
 
+    Args:
+        base: An embedding bundle, or a tagger to train on.
+
     Raises:
         BundleError: The bundle is damaged.
-        UnfitBaseError: It is not one for embedding.
+        UnfitBaseError: It is a tagger with a CRF, which cannot be gone on with.
     """
-    manifest = Bundle.load(base).manifest
-    if manifest.task != "embedding":
-        raise UnfitBaseError(
-            f"{manifest.name} is for {manifest.task}; a tagger is trained from an embedding bundle"
-        )
-    return manifest
+    bundle = Bundle.load(base)
+    if CRF_NAME in bundle.manifest.files:
+        raise UnfitBaseError(f"{bundle.manifest.name} has a CRF; a tagger without one can be trained on")
+    return bundle.manifest
 
 
 def classifier_on(base: Path, labels: Sequence[str], *, dropout: float = 0.1) -> TokenClassifier:
-    """Put a fresh head on a bundle's encoder.
+    """Put a fresh head on a bundle's encoder, or take a tagger with its own.
 
     Args:
-        base: An embedding bundle.
+        base: An embedding bundle, or a tagger of the same labels.
         labels: In logit order.
         dropout: Of hidden values, while training.
 
     Raises:
         BundleError: The bundle is damaged.
-        UnfitBaseError: It is not one for embedding.
+        UnfitBaseError: It is a tagger of other labels, or with a CRF.
         RuntimeError: Its tensors are not those of its architecture.
     """
-    architecture = read_base(base).architecture.model_dump(exclude={"family", "parameters"})
+    manifest = read_base(base)
+    if manifest.labels and tuple(manifest.labels) != tuple(labels):
+        raise UnfitBaseError(
+            f"{manifest.name} has the labels {', '.join(manifest.labels)}, not {', '.join(labels)}"
+        )
+    architecture = manifest.architecture.model_dump(exclude={"family", "parameters"})
     # With few labels, dropping attention weights only slows learning; hidden dropout stays.
     config = EncoderConfig(**architecture, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
     classifier = TokenClassifier(config, labels)
     weights = {name: torch.from_numpy(array) for name, array in read_bundle_weights(base).items()}
+    head = {name: weights.pop(name) for name in list(weights) if name.startswith(_HEAD)}
     classifier.encoder.load_state_dict(weights)
+    if head:
+        classifier.load_state_dict(head, strict=False)
     return classifier
 
 
@@ -130,6 +141,13 @@ def freeze_tables(encoder: Encoder) -> None:
     for table in (encoder.embeddings.word, encoder.embeddings.position, encoder.embeddings.token_type):
         if table is not None:
             table.weight.requires_grad_(False)
+
+
+def freeze_layers(encoder: Encoder, count: int) -> None:
+    """Keep the lowest ``count`` layers, and the LayerNorm below them, as they are: a step costs less."""
+    if count:
+        for module in (encoder.embeddings.norm, *encoder.layers[:count]):
+            module.requires_grad_(False)
 
 
 def fine_tune(
@@ -146,10 +164,10 @@ def fine_tune(
     on_step: Callable[[Progress], None] = lambda _: None,
     on_epoch: Callable[[EpochReport], None] = lambda _: None,
 ) -> TrainedTagger:
-    """Train a tagger from an embedding bundle, or go on with a training that was interrupted.
+    """Train a tagger from a bundle, or go on with a training that was interrupted.
 
     Args:
-        base: The embedding bundle to start from.
+        base: The embedding bundle to start from, or a tagger of the same labels to train on.
         labels: ``O``, ``B-X``, ``I-X``, in logit order.
         train: Texts to learn from.
         dev: Named sets that choose the epoch.
@@ -163,8 +181,8 @@ def fine_tune(
 
     Raises:
         BundleError: The base is damaged.
-        UnfitBaseError: It is not one for embedding, reads fewer tokens than ``options`` say, or has no
-            unknown token.
+        UnfitBaseError: It is a tagger of other labels or with a CRF, has fewer layers or reads fewer tokens
+            than ``options`` say, or has no unknown token.
         OtherRunError: ``work`` holds an interrupted run of something else.
         FloatingPointError: The loss is not a finite number.
     """
@@ -173,6 +191,9 @@ def fine_tune(
         raise UnfitBaseError(
             f"{base.name} reads {manifest.max_tokens} tokens, max_tokens is {options.max_tokens}"
         )
+    layers = manifest.architecture.num_hidden_layers
+    if options.frozen_layers and options.frozen_layers >= layers:
+        raise UnfitBaseError(f"frozen_layers is {options.frozen_layers}, and {base.name} has {layers} layers")
     identity = {
         "base": Bundle.load(base).digest,
         "architecture": architecture,
@@ -185,7 +206,10 @@ def fine_tune(
     work.open(identity, restart=restart)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer_file = Path(scratch) / TOKENIZER_NAME
-        write_tagging_tokenizer(base / TOKENIZER_NAME, tokenizer_file)
+        if manifest.task == "embedding":
+            write_tagging_tokenizer(base / TOKENIZER_NAME, tokenizer_file)
+        else:  # Han characters are tokens of their own already
+            shutil.copyfile(base / TOKENIZER_NAME, tokenizer_file)
         tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         reader = Tokenizer.from_file(tokenizer_file)
     scheme = LabelScheme.from_labels(labels)
@@ -200,6 +224,7 @@ def fine_tune(
             add_lora(network.encoder, rank=options.lora_rank, alpha=options.lora_alpha)
         else:
             freeze_tables(network.encoder)
+            freeze_layers(network.encoder, options.frozen_layers)
     else:
         seen = np.unique(np.concatenate([example.input_ids for example in prepared.examples]))
         network = BiLstm(seen.tolist(), manifest.architecture.vocab_size, labels, dropout=options.dropout)

@@ -21,6 +21,7 @@ from model.training.options import (
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SHARE: Final = click.FloatRange(min=0, max=1, max_open=True)
+_SHARE_OR_ALL: Final = click.FloatRange(min=0, min_open=True, max=1)
 _ABOVE_ZERO: Final = click.FloatRange(min=0, min_open=True)
 _COUNT: Final = click.IntRange(min=0)
 
@@ -31,6 +32,8 @@ _FLAGS: Final[Mapping[str, tuple[Any, str]]] = {
     "batch_size": (click.IntRange(min=1), "Texts a step."),
     "learning_rate": (_ABOVE_ZERO, f"Peak, below the head; with LoRA {LORA_LEARNING_RATE} by default."),
     "head_learning_rate": (_ABOVE_ZERO, "Peak, for the head and the CRF."),
+    "layer_decay": (_SHARE_OR_ALL, "Rate of each of the encoder's layers, of that of the one above."),
+    "frozen_layers": (_COUNT, "So many of the encoder's lowest layers stay as they are."),
     "max_tokens": (click.IntRange(min=3), "Longer training texts are read in windows of so many tokens."),
     "dropout": (_SHARE, "Share of hidden values set to zero."),
     "token_dropout": (_SHARE, "Share of tokens hidden, so that names are not learned by heart."),
@@ -91,6 +94,8 @@ def training_options(
     said = {name: value for name, value in flags.items() if value is not None}
     if architecture == "bilstm-crf" and (said.get("lora_rank") or said.get("crf") is False):
         raise click.UsageError("--architecture bilstm-crf has a CRF, and no matrices for --lora-rank")
+    if said.get("frozen_layers") and (architecture == "bilstm-crf" or said.get("lora_rank")):
+        raise click.UsageError("--frozen-layers is for training an encoder as a whole, without --lora-rank")
     if said.get("lora_rank"):
         said.setdefault("learning_rate", LORA_LEARNING_RATE)
     options = dataclasses.replace(DEFAULTS[architecture], **said)

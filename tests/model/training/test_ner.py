@@ -176,6 +176,26 @@ def test_a_bilstm_learns_and_does_not_read_padding(tmp_path: Path) -> None:
     torch.testing.assert_close(beside[:1, :4], alone)
 
 
+def test_lower_layers_learn_more_slowly_if_told_so() -> None:
+    """Head and CRF at their own rate; the embeddings' LayerNorm is a layer below the lowest."""
+    trainer = NerTrainer(
+        toy_classifier(),
+        SCHEME,
+        options(layer_decay=0.5, learning_rate=0.08, head_learning_rate=0.3),
+        pad_token_id=0,
+        unknown_token_id=1,
+    )
+    optimizer, _ = trainer._optimizer(10)
+    rates = {id(p): group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
+    encoder = trainer.network.encoder
+    layers = len(encoder.layers)
+    found = [
+        rates[id(next(module.parameters()))]
+        for module in (encoder.embeddings.norm, *encoder.layers, trainer.network.classifier)
+    ]
+    assert found == pytest.approx([*(0.08 * 0.5**below for below in range(layers, -1, -1)), 0.3])
+
+
 def test_the_best_epoch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left in the network are the weights of the epoch with the best score, not the last ones."""
     scores, kept = [0.2, 0.6, 0.4], []

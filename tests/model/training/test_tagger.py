@@ -16,7 +16,7 @@ from model.encoder.encoder import Encoder
 from model.export.writer import BundleContents, read_bundle_weights, write_bundle
 from model.runtime.bundle import Bundle, Source
 from model.training.spans import bio_labels
-from model.training.tagger import classifier_on
+from model.training.tagger import UnfitBaseError, classifier_on, freeze_layers
 from model.training.tokens import write_tagging_tokenizer
 from service.cli import main
 
@@ -139,6 +139,41 @@ def test_training_starts_from_the_bundles_weights(base: Path) -> None:
     assert state.keys() == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(state[name].numpy(), array)
+
+
+def test_a_tagger_is_trained_on_with_its_head(base: Path) -> None:
+    """Going on from a tagger costs less than beginning again; a head of other labels would be nonsense."""
+    labels = bio_labels(["PER", "LOC"])
+    first = classifier_on(base, labels)
+    path = base.parent / "first"
+    write_bundle(
+        BundleContents(
+            name="first",
+            model=first,
+            family="conche",
+            tokenizer=toy_tokenizer(),
+            source=Source(name="made for tests"),
+            licence="Apache-2.0",
+            languages=("en", "zh"),
+            description="A small tagger.",
+            max_tokens=32,
+        ),
+        path,
+    )
+    again = classifier_on(path, labels)
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor)
+    with pytest.raises(UnfitBaseError, match=r"first has the labels O, B-PER, .* not O, B-X, I-X"):
+        classifier_on(path, bio_labels(["X"]))
+
+
+def test_frozen_layers_are_the_lowest(base: Path) -> None:
+    """What is near the embeddings changes least anyway."""
+    encoder = classifier_on(base, bio_labels(["X"])).encoder
+    freeze_layers(encoder, 1)
+    learning = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    assert not any(name.startswith(("layers.0.", "embeddings.norm.")) for name in learning)
+    assert any(name.startswith("layers.1.") for name in learning)
 
 
 def test_every_han_character_is_a_token(tmp_path: Path) -> None:

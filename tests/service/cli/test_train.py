@@ -70,10 +70,16 @@ def test_a_file_that_is_not_utf8_is_named(base: Path, data: Path) -> None:
 
 
 def test_bundles_of_the_other_task_are_refused(base: Path, data: Path) -> None:
-    """A tagger is no base, and an embedding model has nothing to score."""
+    """A tagger of other labels is no base, and an embedding model has nothing to score."""
     tagger = write_tiny_ner_bundle(data.parent / "tiny-ner")
-    assert_one_line(train(tagger, data), "tiny-ner is for token-classification", "embedding bundle")
+    assert_one_line(train(tagger, data), "tiny-ner has the labels", "not O, B-PER, I-PER")
     assert_one_line(run("eval", "ner", base, data), "tiny-embedding is for embedding")
+
+
+def test_options_that_contradict_each_other_are_refused(base: Path, data: Path) -> None:
+    """Frozen layers would be ignored in silence beside changes of low rank."""
+    assert_one_line(train(base, data, "--frozen-layers", 1, "--lora-rank", 4), "without --lora-rank")
+    assert_one_line(train(base, data, "--frozen-layers", 99), "frozen_layers is 99")
 
 
 def test_a_name_that_no_bundle_can_have_is_refused_before_training(base: Path, data: Path) -> None:
