@@ -185,6 +185,7 @@ h3 {{ font-size: .85rem; font-weight: normal; margin: 1.2rem 0 0; border-top: 1p
 .e bdi {{ font-size: .7em; font-weight: bold; margin-inline: .4em; white-space: nowrap;
   user-select: none; }}
 .legend {{ list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .6rem; }}
+.side {{ font-size: .75rem; margin: .5rem 0 0; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; margin: 1rem 0; }} caption {{ text-align: start; font-weight: bold; }}
 th, td {{ padding: .25rem .7rem; border-bottom: 1px solid var(--rule); text-align: end; }}

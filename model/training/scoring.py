@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from model.training.spans import Span
 
@@ -34,6 +34,15 @@ class Score:
         """Harmonic mean of the two, 0..1."""
         total = self.predicted + self.gold
         return 2 * self.correct / total if total else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Average:
+    """Precision, recall and F1 averaged over labels, 0..1; the F1 is the mean of theirs."""
+
+    precision: float
+    recall: float
+    f1: float
 
 
 def score_spans(
@@ -65,3 +74,31 @@ def score_spans(
         )
 
     return count(None), {label: count(label) for label in labels}
+
+
+def averages(per_label: Mapping[str, Score]) -> tuple[Average, Average]:
+    """The macro average (each label alike) and the weighted one (each by its gold spans); 0 of none."""
+    scores = list(per_label.values())
+    gold = [score.gold for score in scores]
+    return _mean(scores, [1] * len(scores)), _mean(scores, gold)
+
+
+def _mean(scores: Sequence[Score], weights: Sequence[int]) -> Average:
+    total = sum(weights) or 1
+    weighted = list(zip(scores, weights, strict=True))
+    return Average(
+        precision=sum(score.precision * weight for score, weight in weighted) / total,
+        recall=sum(score.recall * weight for score, weight in weighted) / total,
+        f1=sum(score.f1 * weight for score, weight in weighted) / total,
+    )
+
+
+def score_summary(overall: Score, per_label: Mapping[str, Score]) -> dict[str, float | int]:
+    """F1 of all and of each label in percent, rounded as a manifest keeps it."""
+    return {
+        "f1": round(100 * overall.f1, 2),
+        "precision": round(100 * overall.precision, 2),
+        "recall": round(100 * overall.recall, 2),
+        "spans": overall.gold,
+        **{f"f1_{label}": round(100 * score.f1, 2) for label, score in per_label.items()},
+    }

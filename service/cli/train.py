@@ -15,8 +15,9 @@ import click
 
 from model.runtime.bundle import STORAGES, BundleError
 from model.training.data_checks import DEFAULT_MIN_EXAMPLES, check_data
+from model.training.scoring import score_summary
 from model.training.spans import LabelledText, bio_labels, count_spans
-from service.cli.evaluate import measured, score_summary
+from service.cli.evaluate import measured
 from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
 from service.cli.training_flags import training_flags, training_options

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from model.training.evaluation import NotATaggerError, evaluate_tagger
+from model.training.evaluation import NotATaggerError, Tagged, evaluate_tagger, read_tagger, tag_texts
 from model.training.scoring import Score
 from model.training.spans import LabelledText, Span
 from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
@@ -30,3 +30,23 @@ def test_an_embedding_bundle_is_refused(tmp_path: Path) -> None:
     bundle = write_tiny_embedding_bundle(tmp_path / "tiny-embedding")
     with pytest.raises(NotATaggerError, match="tiny-embedding is for embedding"):
         evaluate_tagger(bundle, [], threads=1)
+
+
+def test_what_is_found_comes_with_scores_and_time(tmp_path: Path) -> None:
+    """The report shows both."""
+    tagged = tag_texts(
+        read_tagger(write_tiny_ner_bundle(tmp_path / "tiny-ner")), ["Tim Cook", "hello"], threads=1
+    )
+    assert [[(entity.start, entity.end, entity.label) for entity in found] for found in tagged.found] == [
+        [(0, 8, "PER")],
+        [],
+    ]
+    assert tagged.found[0][0].score > 0.5
+    assert tagged.characters == 13
+    assert tagged.seconds > 0
+
+
+def test_time_is_told_for_a_thousand_characters() -> None:
+    """In milliseconds; of nothing there is none."""
+    assert Tagged([], characters=4000, seconds=0.5).milliseconds_per_1000_characters == 125
+    assert Tagged([], characters=0, seconds=0.5).milliseconds_per_1000_characters == 0

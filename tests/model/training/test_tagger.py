@@ -124,7 +124,7 @@ def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> N
     scored = CliRunner().invoke(
         main, ["eval", "ner", str(target), str(tmp_path / "toy" / "test.jsonl"), "--json"]
     )
-    assert json.loads(scored.stdout) == measured
+    assert measured.items() <= json.loads(scored.stdout).items()
 
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 1
