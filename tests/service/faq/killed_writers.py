@@ -39,10 +39,13 @@ class Writers:
         self._watchdog.start()
         self.pid = 0
 
-    def start(self, worker: str, first: int, last: int = ENDLESS) -> None:
-        """Let one write steps ``first`` to ``last`` of its plan."""
+    def start(
+        self, worker: str, first: int, last: int = ENDLESS, *, dies: tuple[int, float] | None = None
+    ) -> None:
+        """Let one write steps ``first`` to ``last`` of its plan; it ``dies`` as `store_writer` says."""
         assert self._program.stdin
-        self._program.stdin.write(f"{worker} {first} {last}\n")
+        moment = "" if dies is None else f" {dies[0]} {dies[1]}"
+        self._program.stdin.write(f"{worker} {first} {last}{moment}\n")
         self._program.stdin.flush()
         word, self.pid = self.line()
         assert word == "started"

@@ -4,7 +4,9 @@ usage: store_writer.py PATH              (the embedded store)
        store_writer.py URI PREFIX LEASE  (a Milvus server; seconds)
 
 Started once, it forks one writer for each line it reads (``worker first last``), so that a hundred of them
-cost one start. It prints, a line each, so that a test can follow:
+cost one start. With ``commit share`` added, the writer kills itself in that commit of its own, counted from
+1, when ``share`` of the time of the commit before has passed: 0 = as it begins, above 1 = when it has
+returned and before anything is acknowledged. It prints, a line each, so that a test can follow:
 
     started PID         the writer runs
     done NUMBER REV     the store has acknowledged that step of the plan
@@ -14,13 +16,20 @@ cost one start. It prints, a line each, so that a test can follow:
 import hashlib
 import os
 import random
+import signal
+import sqlite3
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from service.faq import sqlite_file
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.sqlite_store import SqliteFaqStore
@@ -111,14 +120,48 @@ def _write(open_store: Callable[[], FaqStore], worker: str, first: int, last: in
             _say(f"done {number} {revision}")
 
 
+def die_in_commit(number: int, share: float) -> None:
+    """Let this process kill itself in a commit of its embedded store, as the usage above says."""
+    commits, took = 0, 0.0
+
+    class Mortal(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            nonlocal commits, took
+            if sql != "COMMIT":
+                return super().execute(sql, *values)
+            commits += 1
+            if commits < number:
+                started_at = time.perf_counter()
+                cursor = super().execute(sql)
+                took = time.perf_counter() - started_at
+                return cursor
+            if share <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            killer = threading.Thread(target=_die_after, args=(share * took,))
+            if share <= 1:
+                killer.start()  # SQLite lets other threads run meanwhile
+            super().execute(sql)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError  # nobody gets here
+
+    sqlite_file.sqlite3.connect = partial(sqlite3.connect, factory=Mortal)  # type: ignore[attr-defined]
+
+
+def _die_after(seconds: float) -> None:
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main(open_store: Callable[[], FaqStore]) -> None:
     """Fork a writer for each line of standard input."""
     for line in sys.stdin:
-        worker, first, last = line.split()
+        worker, first, last, *moment = line.split()
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
+                if moment:
+                    die_in_commit(int(moment[0]), float(moment[1]))
                 _write(open_store, worker, int(first), int(last))
                 status = 0
             except Exception:  # noqa: BLE001 - shown, and told by the status

@@ -7,8 +7,10 @@ import random
 import signal
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from tests.service.faq.killed_writers import Plain, Reader, Writers
 from tests.service.faq.store_writer import COLLECTION, LONER, planned
 
 KILLS = 100
+COMMITS_KILLED = 40
 
 
 @pytest.fixture
@@ -41,6 +44,65 @@ def new_writers(path: Path) -> Iterator[Callable[[], Writers]]:
         writers.close()
 
 
+@dataclass
+class Witness:
+    """Follows one writer after the other on one file, and checks what each leaves behind.
+
+    Attributes:
+        path: of the store.
+        worker: whose plan it is.
+        step: the next one of the plan.
+        plain: what is there.
+        tally: what became of the steps.
+    """
+
+    path: Path
+    worker: str = LONER
+    step: int = 1
+    plain: Plain = field(default_factory=Plain)
+    tally: Counter[str] = field(default_factory=Counter)
+    revision: int = 0
+
+    def hears(self, said: tuple[int, ...]) -> None:
+        """A step was acknowledged."""
+        number, self.revision = said
+        assert number == self.step
+        self._advance()
+        self.tally["acknowledged"] += 1
+
+    def looks(self, writers: Writers) -> None:
+        """The writer was killed: hear what it still said, then look at what it left."""
+        while (said := writers.line())[0] == "done":
+            self.hears(said[1:])
+        assert said == ("gone", -signal.SIGKILL)
+        with SqliteFaqStore(self.path) as store:  # checks every page
+            store.create(COLLECTION, exist_ok=True)
+            changes = store.changes(COLLECTION, 0)
+            assert changes.revision == store.revision(COLLECTION) >= self.revision
+            assert store.count(COLLECTION) == len(changes.entries)
+        if self.plain.equals(changes):
+            self.tally["unacknowledged, absent"] += 1
+        else:  # the step under way, as a whole
+            self._advance()
+            assert self.plain.equals(changes)
+            self.tally["unacknowledged, there"] += 1
+        self.revision = changes.revision
+
+    def closes(self) -> None:
+        """Nothing is left in the file that does not belong there."""
+        with closing(sqlite3.connect(self.path)) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            query = (
+                "SELECT count(*) FROM vectors JOIN generations USING (collection_id, generation) "
+                "WHERE state = 'live'"
+            )
+            assert db.execute(query).fetchone() == (len(texts_to_embed(self.plain.entries.values())),)
+            assert db.execute("SELECT count(*) FROM generations WHERE state = 'retired'").fetchone() == (0,)
+
+    def _advance(self) -> None:
+        self.plain, self.step = self.plain.after(planned(self.worker, self.step)), self.step + 1
+
+
 def test_a_hundred_kills_lose_and_tear_nothing(
     path: Path,
     new_writers: Callable[[], Writers],
@@ -48,47 +110,53 @@ def test_a_hundred_kills_lose_and_tear_nothing(
 ) -> None:
     """One file all along; killed while opening, writing, committing, sweeping, reindexing, checkpointing."""
     rng = random.Random(20)
-    writers = new_writers()
-    plain, step, revision = Plain(), 1, 0
-    tally = {"acknowledged": 0, "unacknowledged, there": 0, "unacknowledged, absent": 0}
+    writers, witness = new_writers(), Witness(path)
     for _ in range(KILLS):
-        writers.start(LONER, step)
+        writers.start(LONER, witness.step)
         for _ in range(rng.choice([0, 0, 1, 2, 4, 8])):
-            word, number, acknowledged = writers.line()
-            assert (word, number) == ("done", step)
-            plain, step, revision = plain.after(planned(LONER, step)), step + 1, acknowledged
-            tally["acknowledged"] += 1
+            word, *said = writers.line()
+            assert word == "done"
+            witness.hears(tuple(said))
         time.sleep(rng.uniform(0, 0.008))
         writers.kill()
-        while (said := writers.line())[0] == "done":  # acknowledged between our last look and its end
-            plain, step, revision = plain.after(planned(LONER, step)), step + 1, said[2]
-            tally["acknowledged"] += 1
-        assert said == ("gone", -signal.SIGKILL)
-
-        with SqliteFaqStore(path) as store:  # checks every page
-            store.create(COLLECTION, exist_ok=True)
-            changes = store.changes(COLLECTION, 0)
-            assert changes.revision == store.revision(COLLECTION) >= revision
-            assert store.count(COLLECTION) == len(changes.entries)
-        if plain.equals(changes):
-            tally["unacknowledged, absent"] += 1
-        else:  # the step under way, as a whole
-            plain, step = plain.after(planned(LONER, step)), step + 1
-            assert plain.equals(changes)
-            tally["unacknowledged, there"] += 1
-        revision = changes.revision
-    assert tally["acknowledged"] > KILLS
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        query = (
-            "SELECT count(*) FROM vectors JOIN generations USING (collection_id, generation) "
-            "WHERE state = 'live'"
-        )
-        assert db.execute(query).fetchone() == (len(texts_to_embed(plain.entries.values())),)
-        assert db.execute("SELECT count(*) FROM generations WHERE state = 'retired'").fetchone() == (0,)
-    for what, count in tally.items():
+        witness.looks(writers)
+    assert witness.tally["acknowledged"] > KILLS
+    witness.closes()
+    for what, count in witness.tally.items():
         record_property(what, count)
-    print(tally)  # noqa: T201 - for `pytest -s`
+    print(witness.tally)  # noqa: T201 - for `pytest -s`
+
+
+def test_a_commit_is_nothing_as_it_begins_and_all_when_it_has_returned(
+    path: Path, new_writers: Callable[[], Writers]
+) -> None:
+    """The two ends of the moment that a random kill hardly ever finds; before any acknowledgement."""
+    rng = random.Random(11)
+    writers, witness = new_writers(), Witness(path, "writer")
+    for share, there in ((0.0, False), (2.0, True)) * 6:
+        tally = Counter(witness.tally)
+        writers.start(witness.worker, witness.step, dies=(rng.randint(2, 5), share))
+        witness.looks(writers)
+        new = witness.tally - tally
+        assert new["unacknowledged, there"] == there
+    witness.closes()
+
+
+def test_kills_inside_a_commit_leave_all_of_it_or_nothing(
+    path: Path,
+    new_writers: Callable[[], Writers],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """While pages go into the log and the log to the disk: of writes, reindexes and sweeps."""
+    rng = random.Random(12)
+    writers, witness = new_writers(), Witness(path)
+    for _ in range(COMMITS_KILLED):
+        writers.start(LONER, witness.step, dies=(rng.randint(2, 7), rng.random()))
+        witness.looks(writers)
+    witness.closes()
+    for what, count in witness.tally.items():
+        record_property(what, count)
+    print(witness.tally)  # noqa: T201 - for `pytest -s`
 
 
 def test_two_processes_share_a_file_and_one_is_killed(path: Path, new_writers: Callable[[], Writers]) -> None:
