@@ -373,7 +373,8 @@ class _Search:
         self._vector = vector
         self._allowed = allowed
         self._terms = frozenset(lexical_terms(query))
-        self._dense = dense.scores
+        # What is not allowed is further away than anything.
+        self._dense = np.where(allowed, dense.scores, np.float32(-np.inf))
         self._bound = dense.bound
         # Whose cosine was looked at in full since.
         self._sharp = np.zeros(len(allowed), dtype=np.bool_)
@@ -392,9 +393,24 @@ class _Search:
             entry = segment.entries[position]
             found.append((-score, entry.id, place, entry, dense, entry.phrasings[best]))
         found.sort(key=lambda item: item[:2])
+        del found[top_k:]
+        dense_ranks = self._dense_ranks([dense for _, _, _, _, dense, _ in found])
+        lexical_ranks = self._lexical_ranks([place for _, _, place, _, _, _ in found])
         return [
-            self._hit(place, entry, min(1.0, max(0.0, -negative)), dense, phrasing)
-            for negative, _, place, entry, dense, phrasing in found[:top_k]
+            Hit(
+                entry=entry,
+                score=min(1.0, max(0.0, -negative)),
+                dense=dense,
+                lexical=float(self._lexical[place]),
+                share=min(1.0, float(self._share[place])),
+                dense_rank=dense_rank,
+                lexical_rank=lexical_rank,
+                matched_phrasing=phrasing,
+                terms=self._terms,
+            )
+            for (negative, _, place, entry, dense, phrasing), dense_rank, lexical_rank in zip(
+                found, dense_ranks, lexical_ranks, strict=True
+            )
         ]
 
     def _best(self, mode: Mode, unrelated: float, top_k: int) -> NDArray[np.intp]:
@@ -404,8 +420,7 @@ class _Search:
             return leaders(np.where(found, self._lexical, np.float32(-np.inf)), top_k)
         # By how much a key can be off for a cosine that is: neither form rises faster than closeness.
         slope = 1.0 if mode == "dense" else 1 / (1 - unrelated)
-        keys = self._keys(mode, unrelated, slice(None))
-        places = leaders(np.where(self._allowed, keys, np.float32(-np.inf)), top_k, self._bound * slope)
+        places = leaders(self._keys(mode, unrelated, slice(None)), top_k, self._bound * slope)
         if self._bound > ROUNDING:
             self._sharpen(places)
             places = places[leaders(self._keys(mode, unrelated, places), top_k, ROUNDING * slope)]
@@ -419,12 +434,27 @@ class _Search:
         self._dense[places] = self._index.sharp_scores(places, self._vector)
         self._sharp[places] = True
 
-    def _closer(self, dense: float) -> int:
-        """Count the entries that are closer by more than float32 can tell."""
+    def _dense_ranks(self, hits: Sequence[float]) -> list[int]:
+        """Return one more than the number of entries closer than each by more than float32 can tell."""
+        reach = self._bound + ROUNDING
+        near = np.flatnonzero(self._dense >= np.float32(min(hits, default=np.inf) - reach))
+        scores = self._dense[near]
         if self._bound > ROUNDING:
-            unsure = np.abs(self._dense - np.float32(dense)) <= self._bound + ROUNDING
-            self._sharpen(np.flatnonzero(unsure & self._allowed & ~self._sharp))
-        return int(np.count_nonzero((self._dense > dense + ROUNDING) & self._allowed))
+            unsure = np.zeros(len(near), dtype=np.bool_)
+            for dense in hits:
+                unsure |= np.abs(scores - np.float32(dense)) <= reach
+            self._sharpen(near[unsure & ~self._sharp[near]])
+            scores = self._dense[near]
+        return [1 + int(np.count_nonzero(scores > dense + ROUNDING)) for dense in hits]
+
+    def _lexical_ranks(self, places: Sequence[int]) -> list[int | None]:
+        """Return one more than the number of entries with a higher score; None for those without one."""
+        least = min((float(self._lexical[place]) for place in places), default=0.0)
+        scores = self._lexical[self._allowed & (self._lexical > least)]
+        return [
+            1 + int(np.count_nonzero(scores > self._lexical[place])) if self._lexical[place] > 0 else None
+            for place in places
+        ]
 
     def _score(self, mode: Mode, unrelated: float, place: int, dense: float) -> float:
         if mode == "lexical":
@@ -434,21 +464,6 @@ class _Search:
         share = min(1.0, float(self._share[place]))
         # Plain floats: NumPy's own are no numbers to JSON.
         return float(close if mode == "dense" else lifted(close, share))
-
-    def _hit(self, place: int, entry: FaqEntry, score: float, dense: float, phrasing: str) -> Hit:
-        lexical = float(self._lexical[place])
-        better = np.count_nonzero((self._lexical > lexical) & self._allowed)
-        return Hit(
-            entry=entry,
-            score=score,
-            dense=dense,
-            lexical=lexical,
-            share=min(1.0, float(self._share[place])),
-            dense_rank=1 + self._closer(dense),
-            lexical_rank=1 + int(better) if lexical > 0 else None,
-            matched_phrasing=phrasing,
-            terms=self._terms,
-        )
 
 
 def _without(part: Part, ids: AbstractSet[str]) -> Part:

@@ -22,6 +22,9 @@ Numbers = TypeVar("Numbers", float, NDArray[np.float32])
 
 LEXICAL_WEIGHT: Final = 0.35
 
+# Runs of keys for each place that is sought: the more, the fewer keys are left to choose from.
+_RUNS: Final = 32
+
 # What a word's presence in the answer alone counts for; answers are long, and hold many words by the way.
 ANSWER_WORD: Final = 0.5
 
@@ -67,5 +70,16 @@ def leaders(keys: NDArray[np.floating[Any]], count: int, tolerance: float = 0.0)
     """
     threshold = -np.inf
     if count < keys.size:
-        threshold = np.partition(keys, keys.size - count)[keys.size - count] - 2 * tolerance
+        threshold = _highest(keys, count) - 2 * tolerance
     return np.flatnonzero((keys >= threshold) & (keys > -np.inf))
+
+
+def _highest(keys: NDArray[np.floating[Any]], count: int) -> float:
+    """Return the ``count``-th highest key; -inf if fewer are above that."""
+    # Each run's highest is a key, so what is sought is no lower than the ``count``-th highest of those. That
+    # leaves a handful to choose from; choosing among all takes ten times as long.
+    runs = np.arange(0, keys.size, max(1, keys.size // (_RUNS * count)))
+    tops = np.maximum.reduceat(keys, runs)
+    least = np.partition(tops, tops.size - count)[tops.size - count]
+    some = keys[(keys >= least) & (keys > -np.inf)]
+    return float(np.partition(some, some.size - count)[some.size - count]) if some.size >= count else -np.inf

@@ -71,3 +71,16 @@ def test_what_must_not_be_found_is_no_leader() -> None:
     assert leaders(np.array([0.1, -np.inf, 0.3]), 3).tolist() == [0, 2]
     assert leaders(np.array([0.1, -np.inf, -np.inf]), 2, tolerance=0.5).tolist() == [0]
     assert leaders(np.zeros(0), 3).size == 0
+
+
+@pytest.mark.parametrize("count", [1, 7, 300, 4_999])
+@pytest.mark.parametrize("order", ["mixed", "rising", "falling", "all equal"])
+def test_leaders_of_many_are_those_of_a_whole_sort(count: int, order: str) -> None:
+    """Most are passed over by the highest of their neighbours; wherever the best stand, none may be."""
+    keys = np.random.default_rng(count).integers(0, 900, 5_000) / 900
+    keys = {"mixed": keys, "rising": np.sort(keys), "falling": np.sort(keys)[::-1]}.get(order, keys * 0)
+    last = np.sort(keys)[-count]
+    assert leaders(keys, count).tolist() == np.flatnonzero(keys >= last).tolist()
+    keys[::2] = -np.inf
+    least = max(np.sort(keys)[-count], 0.0)
+    assert leaders(keys, count).tolist() == np.flatnonzero(keys >= least).tolist()

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.faq.embedded_texts import texts_to_embed
@@ -46,6 +46,7 @@ def products_by_phrasing(segment: Segment, query: str) -> dict[str, list[float]]
     }
 
 
+@settings(deadline=None)
 @given(banks().filter(bool), TEXTS)
 def test_the_best_phrasing_is_the_highest_of_an_entry(entries: list[FaqEntry], query: str) -> None:
     """The fast way over all rows finds what looking at each entry finds; 1e-5, as it works in float32."""
@@ -58,6 +59,7 @@ def test_the_best_phrasing_is_the_highest_of_an_entry(entries: list[FaqEntry], q
     )
 
 
+@settings(deadline=None)
 @given(st.lists(banks().filter(bool), min_size=1, max_size=3), TEXTS, st.data())
 def test_a_merge_keeps_every_living_entry_as_it_was(
     groups: list[list[FaqEntry]], query: str, data: st.DataObject
