@@ -16,7 +16,13 @@ import torch
 
 from model.encoder.config import EncoderConfig
 from model.encoder.heads import TokenClassifier
-from model.export.writer import BundleContents, WrittenBundle, read_bundle_weights, write_bundle
+from model.export.writer import (
+    EMBEDDINGS_FILE,
+    BundleContents,
+    WrittenBundle,
+    read_bundle_weights,
+    write_bundle,
+)
 from model.runtime.bundle import Bundle, Manifest, Source
 from model.runtime.crf import CRF_NAME
 from model.runtime.label_schemes import LabelScheme
@@ -267,6 +273,8 @@ def write_tagger(
 ) -> WrittenBundle:
     """Write a trained tagger beside the bundle it came from, sharing that one's tables if both are siblings.
 
+    One that was trained on from another tagger names that one's source, and shares the tables that it shares.
+
     Raises:
         UnfitBaseError: The network is no encoder's.
         ExportError, ParityError, FidelityError: See :func:`model.export.writer.write_bundle`.
@@ -275,13 +283,19 @@ def write_tagger(
         raise UnfitBaseError("only a tagger on an encoder can be written as a bundle")
     manifest = Bundle.load(base).manifest
     learned = {} if trained.crf is None else {CRF_NAME: trained.crf.learned().to_json(trained.network.labels)}
-    siblings = base.resolve().parent == target.resolve().parent
+    # A tagger's own tables are a link to those of the bundle it came from: link to the file, not to the link.
+    owner = (base / EMBEDDINGS_FILE).resolve().parent
+    siblings = owner.parent == target.resolve().parent
     contents = BundleContents(
         name=target.name,
         model=trained.network,
         family=manifest.architecture.family,
         tokenizer=trained.tokenizer,
-        source=Source(name=f"fine-tuned from {manifest.name} with conche train ner"),
+        source=(
+            manifest.source
+            if manifest.task == "token-classification"
+            else Source(name=f"fine-tuned from {manifest.name} with conche train ner")
+        ),
         licence=licence,
         languages=languages,
         description=description,
@@ -293,7 +307,7 @@ def write_tagger(
         contents,
         target,
         storage=storage,
-        share_embeddings_of=base if siblings else None,
+        share_embeddings_of=owner if siblings else None,
         overwrite=overwrite,
         measure=measure,
     )

@@ -130,6 +130,14 @@ def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> N
     assert again.exit_code == 1
     assert "--overwrite" in again.output
 
+    # A tagger that is trained on names the first base, and links to its file, not to a link.
+    second = base.parent / "second"
+    more = [*arguments[:2], "--base", str(target), "-o", str(second), "--epochs", "1", *arguments[8:]]
+    result = CliRunner().invoke(main, more)
+    assert result.exit_code == 0, result.output
+    assert (second / "embeddings.safetensors").readlink() == Path("../base/embeddings.safetensors")
+    assert Bundle.load(second).manifest.source == manifest.source
+
 
 def test_training_starts_from_the_bundles_weights(base: Path) -> None:
     """The encoder under a fresh head is the bundle's, to the bit."""
