@@ -1,10 +1,12 @@
 """``conche faq ...``: the FAQ's collections, in the store that is set; a running service sees each change."""
 
 import asyncio
+import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,10 @@ from service.faq.entry_files import read_entries
 from service.faq.evaluation import DEFAULT_PRECISION, Evaluation
 from service.faq.filters import Filter
 from service.faq.imports import WRITERS, BadLinesError, check_file, faults_by_line
-from service.faq.open_store import STORE_FILE, open_faq_store, searcher_of
+from service.faq.live_indexes import LiveIndexes
+from service.faq.migration import Migrated, Migration, Present
+from service.faq.migration_check import check_records, check_searches
+from service.faq.open_store import STORE_FILE, open_faq_store, open_place, searcher_of
 from service.faq.queries import read_queries, unknown_ids
 from service.faq.report import html_report
 from service.faq.snapshots import delete_snapshot, list_snapshots, write_snapshot
@@ -38,7 +43,13 @@ DATA_SETTINGS: Final = frozenset(
 )
 MODEL_SETTINGS: Final = EMBED_SETTINGS | DATA_SETTINGS
 
+MIGRATION_SETTINGS: Final = frozenset(
+    (name,) for name in ("milvus_database", "milvus_prefix", "milvus_timeout_seconds")
+)
+
 _ALL: Final = 2**31 - 1
+_SEARCHES_CHECKED: Final = 50
+_DIFFERENCES_SHOWN: Final = 20
 
 _collection = click.option(
     "--collection",
@@ -300,6 +311,88 @@ def restore(file: Path, *, yes: bool, **flags: str | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         SqliteFaqStore.restore(file, path)
     click.echo(f"{path}: as in {file}")
+
+
+@faq.command()
+@click.option("--from", "source", required=True, metavar="PLACE", help="Where the collections are.")
+@click.option("--to", "target", required=True, metavar="PLACE", help="Where they are to be.")
+@click.option("--collection", "-c", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+@click.option("--resume", is_flag=True, help="Go on with what an interrupted migration left in the target.")
+@click.option("--replace", is_flag=True, help="Delete what the target has of these collections first.")
+@click.option(
+    "--check",
+    "sample",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    help="Entries to be compared afterwards, with their vectors.",
+)
+@click.option("--seed", type=int, default=None, help="Chooses the same entries each time.")
+@settings_flags(MIGRATION_SETTINGS)
+def migrate(
+    source: str,
+    target: str,
+    names: tuple[str, ...],
+    *,
+    resume: bool,
+    replace: bool,
+    sample: int,
+    seed: int | None,
+    **flags: str | None,
+) -> None:
+    """Copy collections with their vectors to another store, and check the copy.
+
+    A PLACE is a data folder, or milvus://host:port. Nothing is embedded, and the source may be written to
+    meanwhile: what changed is copied afterwards. Switch writers over when it is done.
+    """
+    if resume and replace:
+        raise click.UsageError("say either --resume or --replace")
+    settings = read_settings(flags)
+    present: Present = "resume" if resume else "replace" if replace else "refuse"
+    with ExitStack() as stack:
+        stack.enter_context(_refusals())
+        old = stack.enter_context(closing(open_place(source, settings, make=False)))
+        new = stack.enter_context(closing(open_place(target, settings, make=True)))
+        chance = random.Random(seed)  # noqa: S311 - a sample, not a secret
+        migration = Migration(old, new, chance=chance, sample=sample)
+        failed = False
+        names = names or tuple(info.name for info in old.collections())
+        for name in names:
+            with _progress(name) as progress:
+                done = migration.copy(name, present=present, progress=progress)
+            click.echo(
+                f"{name}: {done.copied} entries copied, {done.kept} were there, {done.deleted} deleted"
+            )
+            failed |= not _same_as_before(old, new, done)
+        if not names:
+            click.echo("no collections to copy", err=True)
+    if failed:
+        raise click.ClickException("the copy is not what it was made from, see above")
+
+
+def _same_as_before(source: FaqStore, target: FaqStore, done: Migrated) -> bool:
+    """Compare the copy of a collection with it; say what was compared and what differs."""
+    checks = [check_records(source, target, done.name, done.sample)]
+    fingerprint = source.info(done.name).fingerprint
+    if fingerprint is not None:
+        searchers = [
+            (searcher_of(store) or partial(LiveIndexes, store))(fingerprint=fingerprint, model_id="")
+            for store in (source, target)
+        ]
+        some = source.get(done.name, done.sample[:_SEARCHES_CHECKED]).values()
+        asked = [entry for entry in some if entry.enabled]
+        checks.append(asyncio.run(check_searches(searchers[0], searchers[1], source, done.name, asked)))
+    for check in checks:
+        for line in check.lines:
+            click.echo(f"  checked {line}")
+    differences = [difference for check in checks for difference in check.differences]
+    for difference in differences[:_DIFFERENCES_SHOWN]:
+        click.echo(f"  DIFFERS {difference}", err=True)
+    if len(differences) > _DIFFERENCES_SHOWN:
+        click.echo(f"  and {len(differences) - _DIFFERENCES_SHOWN} more", err=True)
+    if differences and source.revision(done.name) != done.revision:
+        click.echo("  the source is being written to; run it again with --resume", err=True)
+    return not differences
 
 
 @contextmanager

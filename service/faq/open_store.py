@@ -1,10 +1,13 @@
 """Opens the FAQ store that the settings name, and what searches it."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
+from service.errors import InvalidInputError
 from service.faq.milvus_connection import MilvusConnection
 from service.faq.milvus_search import MilvusSearcher
 from service.faq.milvus_store import MilvusFaqStore
@@ -15,6 +18,8 @@ from service.settings import OFF, Settings
 
 STORE_FILE: Final = "faq.sqlite"
 _LEASE_S: Final = 30.0
+_SCHEMES: Final = {"milvus": "http", "http": "http", "https": "https"}
+_PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}")  # as the setting has it
 
 
 def open_faq_store(settings: Settings, folder: Path) -> FaqStore:
@@ -30,17 +35,60 @@ def open_faq_store(settings: Settings, folder: Path) -> FaqStore:
     """
     if settings.faq_store != "milvus":
         return SqliteFaqStore(folder / STORE_FILE)
+    return _open_milvus(settings, settings.milvus_uri, settings.milvus_database, settings.milvus_prefix)
+
+
+def open_place(place: str, settings: Settings, *, make: bool) -> FaqStore:
+    """Open a store by where it is.
+
+    Args:
+        place: a folder or file of an embedded store, or milvus://host:port, with ``?database=`` and
+            ``&prefix=`` where they are not those of the settings; also https://... and http://... of Milvus.
+        settings: of Milvus, its token among them.
+        make: an embedded store that is not there.
+
+    Raises:
+        InvalidInputError: there is no such store, or the address is none.
+        StorageError, UnavailableError: as `open_faq_store`.
+    """
+    if "://" not in place:
+        path = Path(place).expanduser()
+        path = path if path.is_file() else path / STORE_FILE
+        if not make and not path.is_file():
+            raise InvalidInputError(f"there is no FAQ store in {path.parent}: no file {path.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return SqliteFaqStore(path)
+    address = urlsplit(place)
+    options = dict(parse_qsl(address.query))
+    if address.scheme not in _SCHEMES or not address.hostname or options.keys() - {"database", "prefix"}:
+        raise InvalidInputError(
+            "a place is a folder, a file, or milvus://host:port with ?database= and &prefix= if need be"
+        )
+    if address.username or address.password:
+        raise InvalidInputError("a password belongs into CONCHE_MILVUS_TOKEN, not into an address")
+    prefix = options.get("prefix", settings.milvus_prefix)
+    if not _PREFIX.fullmatch(prefix):
+        raise InvalidInputError("a prefix is 1 to 32 letters and digits, a letter first")
+    return _open_milvus(
+        settings,
+        f"{_SCHEMES[address.scheme]}://{address.netloc}",
+        options.get("database", settings.milvus_database),
+        prefix,
+    )
+
+
+def _open_milvus(settings: Settings, uri: str, database: str, prefix: str) -> MilvusFaqStore:
     token = settings.milvus_token.get_secret_value()
     milvus = MilvusConnection(
-        settings.milvus_uri,
+        uri,
         token="" if token == OFF else token,
-        database=settings.milvus_database,
+        database=database,
         timeout_s=settings.milvus_timeout_seconds,
     )
     try:
         # A call that takes its whole time must not look like a writer that has died.
         lease_s = max(_LEASE_S, 3 * settings.milvus_timeout_seconds)
-        return MilvusFaqStore(milvus, prefix=settings.milvus_prefix, lease_s=lease_s)
+        return MilvusFaqStore(milvus, prefix=prefix, lease_s=lease_s)
     except BaseException:
         milvus.close()
         raise

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from service.cli import main
 from service.faq.entry_files import read_entries
+from service.faq.store import Write
 from service.settings import options
 from tests.service.fakes_http import running, tiny_settings
 
@@ -183,3 +184,44 @@ async def test_a_running_service_sees_what_the_command_did(models_folder: Path, 
         assert (await client.post("/search", json=body)).json()["results"][0]["hits"][0]["id"] == "7"
         await asyncio.to_thread(_done, "delete", "7", "-c", "demo2")
         assert (await client.post("/search", json=body)).json()["results"][0]["hits"] == []
+
+
+def test_collections_migrate_to_another_folder(shop: Path, tmp_path: Path) -> None:
+    """With what was compared, so that one can tell what "done" means; a second run needs to be told how."""
+    target = tmp_path / "new"
+    said = _done("migrate", "--from", str(tmp_path / "data"), "--to", str(target))
+    assert "shop: 3 entries copied, 0 were there, 0 deleted" in said
+    for what in ("count: 3 entries", "order:", "entries: 3", "vectors:", "searches: 3"):
+        assert f"  checked {what}" in said
+    assert _done("get", "refund", "-c", "shop", "--data-dir", str(target)) == _done(
+        "get", "refund", "-c", "shop"
+    )
+
+    places = ("--from", str(tmp_path / "data"), "--to", str(target))
+    assert "--resume" in _refused("migrate", *places)
+    assert "0 entries copied, 3 were there" in _done("migrate", *places, "--resume")
+    assert "3 entries copied" in _done("migrate", *places, "--replace", "-c", "shop")
+
+
+def test_a_migration_onto_itself_or_from_nowhere_is_refused(shop: Path, tmp_path: Path) -> None:
+    """Nothing is lost or made by it."""
+    data = str(tmp_path / "data")
+    for flag in ("--replace", "--resume"):
+        assert "its exact copy" in _refused("migrate", "--from", data, "--to", f"{data}/../data", flag)
+    assert _done("count", "-c", "shop") == "3\n"
+    assert "no FAQ store" in _refused("migrate", "--from", str(tmp_path / "no"), "--to", data)
+    assert "either" in _refused("migrate", "--from", data, "--to", "x", "--replace", "--resume")
+    assert "milvus://host" in _refused("migrate", "--from", data, "--to", "redis://host")
+    assert "no collection" in _refused("migrate", "--from", data, "--to", str(tmp_path / "new"), "-c", "nope")
+
+
+def test_a_migration_whose_copy_differs_fails(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code is what a script sees."""
+    monkeypatch.setattr("service.faq.migration.Migration._catch_up", lambda self, *_: self._target.apply(
+        "shop", Write(deletes=("refund",))
+    ))  # fmt: skip
+    result = _faq("migrate", "--from", str(tmp_path / "data"), "--to", str(tmp_path / "new"))
+    assert result.exit_code == 1
+    assert "DIFFERS entry 'refund' is not there" in result.stderr

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import StorageError, UnavailableError
+from service.errors import InvalidInputError, StorageError, UnavailableError
 from service.faq.entries import FaqEntry
-from service.faq.open_store import STORE_FILE, open_faq_store
+from service.faq.milvus_store import MilvusFaqStore
+from service.faq.open_store import STORE_FILE, open_faq_store, open_place, searcher_of
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
 from service.settings import Settings
@@ -86,3 +87,54 @@ def test_pymilvus_is_imported_only_where_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_folder_or_a_file_is_an_embedded_store(tmp_path: Path) -> None:
+    """Made if it is to be written to; what is only read must be there."""
+    with pytest.raises(InvalidInputError, match="no FAQ store"):
+        open_place(str(tmp_path / "data"), Settings(), make=False)
+    assert not (tmp_path / "data").exists()
+    for place in (tmp_path / "data", tmp_path / "data" / "faq.sqlite"):
+        store = open_place(str(place), Settings(), make=True)
+        assert isinstance(store, SqliteFaqStore)
+        assert searcher_of(store) is None
+        store.create(place.name.replace(".", "-"))
+        store.close()
+    with SqliteFaqStore(tmp_path / "data" / "faq.sqlite") as store:
+        assert [info.name for info in store.collections()] == ["data", "faq-sqlite"]
+
+
+def test_an_address_is_a_store_in_milvus(milvus_lite: MilvusProcess) -> None:
+    """The prefix keeps two of them apart."""
+    host = milvus_lite.uri.removeprefix("http://")
+    for place in (f"milvus://{host}?prefix=opena", f"{milvus_lite.uri}?prefix=openb"):
+        store = open_place(place, Settings(), make=False)
+        assert isinstance(store, MilvusFaqStore)
+        assert searcher_of(store) is not None
+        assert store.collections() == []
+        store.create("faq")
+        store.drop("faq")
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "redis://host",
+        "milvus://",
+        "milvus://host?x=1",
+        "milvus://host?prefix=a_b",
+        "milvus://host?prefix=%22",
+    ],
+)
+def test_other_addresses_are_refused(place: str) -> None:
+    """With what an address may look like."""
+    with pytest.raises(InvalidInputError):
+        open_place(place, Settings(), make=True)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    """It would be in the shell's history and in error messages."""
+    with pytest.raises(InvalidInputError, match="CONCHE_MILVUS_TOKEN") as refused:
+        open_place("milvus://user:hunter2@host:19530", Settings(), make=True)
+    assert "hunter2" not in str(refused.value)
