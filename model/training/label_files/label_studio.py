@@ -81,9 +81,12 @@ def _read_task(task: Any) -> tuple[str, list[Mapping[str, Any]]]:
     if isinstance(task.get("data"), dict):
         values = _values_of(_chosen(task.get("annotations", task.get("completions"))))
         return _text_among(task["data"], values), values
-    if "annotation_id" not in task and not any(_is_region_list(value) for value in task.values()):
+    listed = [item for value in task.values() if isinstance(value, list) for item in value]
+    regions: list[Mapping[str, Any]] = [
+        item for item in listed if isinstance(item, dict) and "labels" in item
+    ]
+    if "annotation_id" not in task and not regions:
         raise ValueError("it has no annotation")
-    regions = [region for value in task.values() if _is_region_list(value) for region in value]
     return _text_among(task, regions), regions
 
 
@@ -116,10 +119,6 @@ def _comparable(values: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(
         json.dumps([value.get(key) for key in ("start", "end", "labels")], sort_keys=True) for value in values
     )
-
-
-def _is_region_list(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict) and "labels" in item for item in value)
 
 
 def _text_among(fields: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> str:

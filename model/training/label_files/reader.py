@@ -49,7 +49,7 @@ def _recognise(path: Path, lines: Sequence[str]) -> LabelFormat:
         return LABEL_STUDIO
     if opening.startswith('{"') or opening == "{}":
         return DOCCANO if json_lines_form(_objects(first)) == DOCCANO else JSONL
-    if has_tag_column(lines[: lines.index(first[-1]) + 1]):
+    if has_tag_column(first):
         return CONLL
     raise FormatError(
         f"{path} is neither in columns (token, tag) nor JSON lines nor a JSON list; if it is "
