@@ -168,9 +168,18 @@ class Lookups:
 
     seconds: list[float] = field(default_factory=list)
 
-    def on_search(self, *, queries: int, unanswered: int, seconds: float) -> None:  # noqa: ARG002
-        """Note the time that looking up took."""
+    def on_search(
+        self, *, unanswered: int, best: Sequence[float], embed_seconds: float, seconds: float
+    ) -> None:
+        """Note how long the lookup took."""
+        del unanswered, best, embed_seconds
         self.seconds.append(seconds)
+
+    def on_write(self, *, written: int, deleted: int) -> None:
+        """Nothing is written while searches are timed."""
+
+    def on_index(self, seconds: float) -> None:
+        """Indexes are timed by themselves."""
 
 
 def rss() -> int:

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -34,6 +35,11 @@ _HEADER: Final = b"SQLite format 3\x00"
 # Five vectors of 384 dimensions fill one page of 8 KiB; two would waste a quarter of one of 4 KiB.
 _PAGE_SIZE: Final = 8192
 _LOG_BYTES_KEPT: Final = 64 * 1024 * 1024
+# Deleting goes through the log as well: on a full disk it needs room that the log has already. As much as
+# SQLite lets come together before it moves pages from the log into the file: 1,000 pages.
+_LOG_BYTES_ALLOCATED: Final = 8 * 1024 * 1024
+# What adds is refused before the disk is full, or the log could not be moved into the file any more.
+_BYTES_LEFT_FREE: Final = 16 * 1024 * 1024
 
 # What a snapshot's digest covers and a restore copies, parents before children, with the order of rows.
 _CONTENT: Final = {
@@ -173,14 +179,23 @@ class SqliteFile:
                 db.rollback()
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self, *, grows: bool = True) -> Iterator[sqlite3.Connection]:
         """A transaction that nobody else writes beside; on the disk when it ends, undone by an exception.
+
+        Args:
+            grows: it adds to the file; False for one that makes room in it.
 
         Raises:
             ReadOnlyStoreError: the file is read only.
+            StorageFullError: there is no room, or so little that only deleting is allowed.
         """
         if self.read_only:
             raise ReadOnlyStoreError("the FAQ is kept in a read-only place; it can be searched, not changed")
+        if grows and (free := _free_bytes(self.path.parent)) < _BYTES_LEFT_FREE:
+            raise StorageFullError(
+                f"{free} bytes are free on the disk of the FAQ store, {_BYTES_LEFT_FREE} are left free; "
+                "nothing was written; make room on it; entries can be deleted meanwhile"
+            )
         with _ours("the FAQ store"), self._lent() as db, self._write_lock, _transaction(db):
             yield db
 
@@ -302,6 +317,7 @@ class SqliteFile:
         if self.read_only:
             return
         self._switch_to_log(db)
+        _allocate(_log(self.path))
         if db.execute("SELECT 1 FROM snapshot").fetchone():
             with _transaction(db):
                 db.execute("DELETE FROM snapshot")  # a snapshot that is taken into use is none any more
@@ -397,6 +413,24 @@ def _is_read_only(path: Path) -> bool:
 def _log(path: Path) -> Path:
     """SQLite's log of writes that are not in the file yet."""
     return path.with_name(f"{path.name}-wal")
+
+
+def _allocate(log: Path) -> None:
+    """Give the log its room on the disk; SQLite passes over what is not a frame of its own."""
+    try:
+        descriptor = os.open(log, os.O_RDWR)
+    except FileNotFoundError:  # made by the first write
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, _LOG_BYTES_ALLOCATED)
+    except (AttributeError, OSError) as error:  # macOS has no such call, a full disk no such room
+        logger.warning("no room is kept for deleting on a full disk: %s", error)
+    finally:
+        os.close(descriptor)
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
 
 
 def _make(path: Path) -> None:

@@ -133,7 +133,7 @@ class SqliteFaqStore:
 
     def drop(self, name: str) -> None:
         """See `FaqStore.drop`."""
-        with self._file.writing() as db:
+        with self._file.writing(grows=False) as db:
             collection = _collection(db, name)
             db.execute("UPDATE collections SET name = NULL WHERE id = ?", (collection.id,))
             db.execute("UPDATE generations SET state = 'retired' WHERE collection_id = ?", (collection.id,))
@@ -174,7 +174,7 @@ class SqliteFaqStore:
             raise ValueError("entries with texts are written with their model's fingerprint and id")
         vectors = {digest: write.vectors[text] for digest, text in wanted.items() if text in write.vectors}
         dimensions = check_vectors(vectors.values(), None)
-        with self._file.writing() as db:
+        with self._file.writing(grows=bool(write.upserts)) as db:
             collection = _collection(db, name, create=create)
             _check_unchanged(db, collection, write)
             revision = _next_revision(db)
@@ -371,7 +371,7 @@ class SqliteFaqStore:
 
     def abandon_reindex(self, name: str, generation: int) -> None:
         """See `FaqStore.abandon_reindex`."""
-        with self._file.writing() as db:
+        with self._file.writing(grows=False) as db:
             collection = _collection(db, name)
             if generation != collection.generation:
                 _retire(db, collection.id, generation)
@@ -410,10 +410,10 @@ class SqliteFaqStore:
                 rows = _retired_vectors(db)
             try:
                 for start in range(0, len(rows), _SWEEP_ROWS):
-                    with self._file.writing() as db:
+                    with self._file.writing(grows=False) as db:
                         _delete_vectors(db, rows[start : start + _SWEEP_ROWS])
                 if not rows:
-                    with self._file.writing() as db:
+                    with self._file.writing(grows=False) as db:
                         _sweep_rest(db)
             except (UnavailableError, StorageFullError):
                 return  # what called for the sweep is done; the next one finds the rest

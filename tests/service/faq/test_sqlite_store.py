@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from service.errors import ReadOnlyStoreError, StorageError, StorageFullError, UnavailableError
-from service.faq import sqlite_store
+from service.faq import sqlite_file, sqlite_store
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
 from tests.service.faq.store_conformance import (
@@ -173,6 +173,33 @@ def test_a_full_disk_is_told_by_its_own_code(store: SqliteFaqStore) -> None:
         db.execute(f"PRAGMA max_page_count = {100 * pages}")
     put(store, "faq", entry("b"))
     check_vectors(store.changes("faq", 0))
+
+
+def test_a_disk_that_is_nearly_full_lets_delete_and_no_more(
+    store: SqliteFaqStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting takes no room on the disk but what the log has already, or nobody could make any."""
+    put(store, "faq", *(entry(f"e{number}", f"q{number}") for number in range(300)))
+    store.create("other")
+    store.close()
+    with SqliteFaqStore(path) as again:
+        log = path.with_name(f"{path.name}-wal")
+        allocated = log.stat().st_size
+        monkeypatch.setattr(sqlite_file, "_free_bytes", lambda _: 4096)
+        for write in (
+            lambda: put(again, "faq", entry("new")),
+            lambda: again.create("new"),
+            lambda: again.begin_reindex("faq", fingerprint="f", model_id="m"),
+        ):
+            with pytest.raises(StorageFullError, match=r"4096 bytes are free .*can be deleted meanwhile"):
+                write()
+        delete(again, "faq", "e0")
+        delete(again, "faq", *(f"e{number}" for number in range(1, 200)))
+        again.drop("other")
+        assert len(ids(again, "faq")) == 100
+        assert log.stat().st_size == allocated >= 8 * 1024 * 1024
+        assert log.stat().st_blocks * 512 >= allocated
+        check_vectors(again.changes("faq", 0))
 
 
 def test_a_snapshot_that_finds_no_room_says_so(
