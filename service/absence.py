@@ -25,3 +25,9 @@ class FaqFailedError(UnavailableError):
     """The FAQ's store or file could not be used when the service started; its log says why."""
 
     code = "faq_unavailable"
+
+
+class AdminOffError(NotFoundError):
+    """The operators' routes are not served here."""
+
+    code = "admin_off"

@@ -20,7 +20,7 @@ from service.http_errors import (
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
-from service.routes import docs, embed, faq, health, info, metrics, ner, openai, search, tei
+from service.routes import admin, docs, embed, faq, health, info, metrics, ner, openai, search, tei
 from service.settings import Settings
 
 OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
@@ -57,7 +57,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     app.state.startup_error = None  # why the lifespan could not begin, for whoever runs the app
     install_error_handlers(app)
     routers = [
-        module.router for module in (embed, search, ner, faq, openai, tei, health, info, metrics, docs)
+        module.router for module in (embed, search, ner, faq, openai, tei, admin, health, info, metrics, docs)
     ]
     for router in routers:
         app.include_router(router)

@@ -3,18 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from model.runtime.bundle import Bundle, BundleError, discover
-from model.runtime.engine import Engine, OnnxRuntimeEngine
-from model.runtime.golden import check_golden
+from model.runtime.bundle import BundleError
 from model.runtime.threads import thread_count
-from model.runtime.tokenization import Tokenizer
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.batching import BatchingLimits
 from service.errors import ServiceError, UnavailableError, UnknownModelError
@@ -25,6 +22,7 @@ from service.faq.imports import faults_by_line
 from service.faq.open_store import open_faq_store, searcher_of
 from service.faq.source_file import bring_in
 from service.inference import ComputeBudget, Embedder, EntityTagger
+from service.loaded_models import LoadedModels, ModelLoadedError
 from service.metrics import Metrics
 from service.settings import DEMO, OFF, Settings
 from service.token_ids import Cl100kVocabulary, VocabularyFileError
@@ -32,8 +30,6 @@ from service.token_ids import Cl100kVocabulary, VocabularyFileError
 logger = logging.getLogger(__name__)
 
 _PROGRESS_EVERY_S: Final = 2.0
-
-Model = TypeVar("Model", Embedder, EntityTagger)
 
 
 class StartupError(Exception):
@@ -64,17 +60,20 @@ class Services:
 
     Attributes:
         threads: of one model run.
-        embedder, tagger, catalogue: None if they could not be built; ``absences`` then says why.
+        models: those loaded.
+        default_embedder, default_tagger: names of the models that serve requests which name none.
+        catalogue: None if it could not be built; ``absences`` then says why.
         cl100k: OpenAI's vocabulary; None if ids of it are not taken.
         faq_source: the file that fills the FAQ's first collection, "demo", or "none".
         faq_left_out: lines of that file that hold no usable entry; the log names each.
-        absences: by route.
+        absences: by route, or by the model beside a route's first.
         draining: the process is about to stop.
     """
 
     threads: int
-    embedder: Embedder | None = None
-    tagger: EntityTagger | None = None
+    models: LoadedModels
+    default_embedder: str | None = None
+    default_tagger: str | None = None
     catalogue: FaqCatalogue | None = None
     cl100k: Cl100kVocabulary | None = None
     faq_source: str = ""
@@ -82,16 +81,29 @@ class Services:
     absences: dict[str, Absence] = field(default_factory=dict)
     draining: bool = False
 
+    @property
+    def embedder(self) -> Embedder | None:
+        """The one that serves requests which name none; None if there is none."""
+        return self.models.embedders().get(self.default_embedder or "")
+
+    @property
+    def tagger(self) -> EntityTagger | None:
+        """The same for entities."""
+        return self.models.taggers().get(self.default_tagger or "")
+
     def not_ready(self) -> list[str]:
         """Why no requests should be sent here; empty = send them."""
         reasons = ["the service is shutting down"] if self.draining else []
         reasons += [
             f"{route}: {absence.reason}" for route, absence in self.absences.items() if absence.failed
         ]
-        for model in (self.embedder, self.tagger):
-            if model is not None and not model.healthy:
-                reasons.append(f"{model.model_id}: {model.failure or 'not accepting work'}")
-        if self.embedder is None and self.tagger is None and not reasons:
+        models = [loaded.model for loaded in self.models]
+        reasons += [
+            f"{model.model_id}: {model.failure or 'not accepting work'}"
+            for model in models
+            if not model.healthy
+        ]
+        if not models and not reasons:
             reasons.append("no model is loaded")
         return reasons
 
@@ -99,34 +111,38 @@ class Services:
         """The embedder that a request asks for, and the prompt that it names with it, if any.
 
         Args:
-            model: as sent: None for the only one, ``NAME``, or ``NAME:PROMPT``.
+            model: as sent: None for the default one, ``NAME``, or ``NAME:PROMPT``.
 
         Raises:
             UnknownModelError: there is none of that name; the message lists what there is.
-            NoModelError, ModelFailedError: there is none at all.
+            NoModelError, ModelFailedError: none is named, and the default one is not there.
         """
-        if self.embedder is None:
-            raise self.absence("/embed")
         name, _, prompt = (model or "").partition(":")
-        _check_name(name, self.embedder, "embeds")
-        return self.embedder, prompt or None
+        embedders = self.models.embedders()
+        chosen = self.embedder if not name else embedders.get(name)
+        if chosen is None:
+            raise self._not_there(name, embedders, "/embed", "embeds")
+        return chosen, prompt or None
 
     def tagger_named(self, model: str | None) -> EntityTagger:
         """The tagger that a request asks for; as `embedder_named`, without prompts."""
-        if self.tagger is None:
-            raise self.absence("/ner")
-        _check_name(model or "", self.tagger, "finds entities")
-        return self.tagger
+        taggers = self.models.taggers()
+        chosen = self.tagger if not model else taggers.get(model)
+        if chosen is None:
+            raise self._not_there(model, taggers, "/ner", "finds entities")
+        return chosen
+
+    def _not_there(
+        self, name: str | None, there: Mapping[str, object], route: str, does: str
+    ) -> ServiceError:
+        if not name or not there:
+            return self.absence(route)
+        return UnknownModelError(f"no model of that name {does}; there is: {', '.join(there)}", param="model")
 
     def absence(self, route: str) -> ServiceError:
         """The error that a request to ``route`` gets: 503 if what it needs failed, 404 if it has none."""
         absence = self.absences.get(route, Absence("not configured"))
         return absence.kind(f"{route} is not available: {absence.reason}")
-
-
-def _check_name(name: str, served: Embedder | EntityTagger, does: str) -> None:
-    if name not in {"", served.model_id}:
-        raise UnknownModelError(f"no model of that name {does}; there is: {served.model_id}", param="model")
 
 
 @asynccontextmanager
@@ -155,15 +171,22 @@ async def open_services(
         )
         budget = ComputeBudget()
         stack.callback(budget.close)
-        services = Services(threads)
+        models = LoadedModels(
+            budget=budget,
+            limits=_batching_limits(settings),
+            threads=threads,
+            observers=metrics,
+        )
+        services = Services(threads, models)
         if settings.input_ids == "cl100k":
             services.cl100k = await asyncio.to_thread(_read_cl100k, settings.openai_vocabulary)
         faq_folder = faq_folder or settings.data_path()
-        opener = _Opener(settings, metrics, stack, budget, services, faq_folder)
-        services.embedder = await opener.model("/embed", "embedding_bundle", Embedder)
-        services.tagger = await opener.model("/ner", "ner_bundle", EntityTagger)
+        opener = _Opener(settings, metrics, stack, services, faq_folder)
+        stack.push_async_callback(models.close, 0.0)  # should opening fail half-way
+        services.default_embedder = await opener.models("/embed", "embedding_bundle", Embedder)
+        services.default_tagger = await opener.models("/ner", "ner_bundle", EntityTagger)
         services.catalogue = await opener.catalogue()
-        if services.embedder is None and services.tagger is None:
+        if not list(models):
             opener.refuse_to_serve_nothing()
         try:
             yield services
@@ -182,9 +205,7 @@ async def _close_models(services: Services, within_s: float) -> None:
     ends_at = time.monotonic() + within_s
     if services.catalogue is not None:  # before the model that its background work embeds with
         await services.catalogue.close()
-    for model in (services.embedder, services.tagger):
-        if model is not None:
-            await model.close(max(0.0, ends_at - time.monotonic()))
+    await services.models.close(max(0.0, ends_at - time.monotonic()))
 
 
 @dataclass(slots=True)
@@ -194,46 +215,42 @@ class _Opener:
     settings: Settings
     metrics: Metrics
     stack: AsyncExitStack
-    budget: ComputeBudget
     services: Services
     faq_folder: Path
 
-    async def model(self, route: str, setting: str, kind: type[Model]) -> Model | None:
-        """The model that ``setting`` names, running; None if there is none."""
-        name: str = getattr(self.settings, setting)
-        if name == OFF:
+    async def models(self, route: str, setting: str, kind: type[Embedder] | type[EntityTagger]) -> str | None:
+        """Load what ``setting`` names; return the first one's name, or None if that one is not there.
+
+        Another one never takes its place: requests that name none would get other vectors than before.
+        """
+        names = self.settings.bundle_names(setting)
+        if not names:
             self._off(route, f"CONCHE_{setting.upper()}", NoModelError)
             return None
+        first = await self._model(route, names[0], setting, kind)
+        for name in names[1:]:
+            await self._model(f"model {Path(name).name}", name, setting, kind)
+        return first
+
+    async def _model(
+        self, what: str, name: str, setting: str, kind: type[Embedder] | type[EntityTagger]
+    ) -> str | None:
         path = self.settings.bundle_path(name)
         if setting not in self.settings.model_fields_set and not path.exists():
             # Nobody asked for it by name: serve with what there is.
             reason = f"there is no bundle {name} in {self.settings.models_path()}"
-            logger.warning("%s is not available: %s", route, reason)
-            self.services.absences[route] = Absence(self._without_folders(reason))
+            logger.warning("%s is not available: %s", what, reason)
+            self.services.absences[what] = Absence(self._without_folders(reason))
             return None
         try:
-            bundle, tokenizer, engine = await asyncio.to_thread(_load, path, self.services.threads)
+            model = await self.services.models.load(path, kind)
         except BundleError as error:
-            self._failed(route, f"bundle {name} is refused, check {error}", ModelFailedError)
-            return None
-        self.stack.callback(engine.close)
-        observer = self.metrics.observe_model(bundle.manifest)
-        try:
-            model = kind.from_bundle(
-                bundle,
-                tokenizer,
-                engine,
-                budget=self.budget,
-                limits=_batching_limits(self.settings),
-                observer=observer,
-            )
-        except BundleError as error:
-            self._failed(route, f"bundle {name} is refused, check {error}")
-            return None
-        except ValueError as error:
-            self._failed(route, f"CONCHE_{setting.upper()}: {error}", ModelFailedError)
-            return None
-        return await self.stack.enter_async_context(model)
+            self._failed(what, f"bundle {name} is refused, check {error}", ModelFailedError)
+        except (ModelLoadedError, ValueError) as error:
+            self._failed(what, f"CONCHE_{setting.upper()}: {error}", ModelFailedError)
+        else:
+            return model.model_id
+        return None
 
     async def catalogue(self) -> FaqCatalogue | None:
         """The FAQ: its store open, its model measured, its file brought in, its indexes built."""
@@ -321,28 +338,16 @@ class _Opener:
         """What callers are told: files by their names, not where they lie on this machine."""
         settings = self.settings
         folders = [settings.models_path(), settings.data_path(), self.faq_folder]
-        named = (settings.embedding_bundle, settings.ner_bundle, settings.faq_file)
+        named = [
+            *settings.bundle_names("embedding_bundle"),
+            *settings.bundle_names("ner_bundle"),
+            settings.faq_file,
+        ]
         folders += [Path(name).expanduser().parent for name in named if "/" in name]
         forms = {str(form) for folder in folders for form in (folder, folder.absolute(), folder.resolve())}
         for form in sorted(forms - {".", "/"}, key=len, reverse=True):
             reason = reason.replace(f"{form}/", "").replace(form, Path(form).name)
         return reason
-
-
-def _load(path: Path, threads: int) -> tuple[Bundle, Tokenizer, Engine]:
-    """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""
-    if not path.exists():
-        there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
-        raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
-    bundle = Bundle.load(path)
-    tokenizer = Tokenizer.from_bundle(bundle)
-    engine = OnnxRuntimeEngine(bundle, threads=threads)
-    try:
-        check_golden(bundle, tokenizer, engine)
-    except BundleError:
-        engine.close()
-        raise
-    return bundle, tokenizer, engine
 
 
 async def _load_indexes(catalogue: FaqCatalogue) -> None:

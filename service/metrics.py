@@ -201,6 +201,11 @@ class Metrics:
         )
         return ModelMetrics(self._families, manifest.name)
 
+    def forget_model(self, name: str) -> None:
+        """Show the state of a model no more, and let go of it; what it did stays counted."""
+        self._models.remove(name)
+        self._families.forget(name)
+
     # -- read by Prometheus ----------------------------------------------------------------------------------
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
@@ -393,6 +398,18 @@ class _ModelFamilies:
         self.queue_limit_tokens = gauge("queue_limit_tokens", "Tokens that may wait.")
         self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
         self.threads = gauge("inference_threads", "Threads that one run may use.")
+
+    def forget(self, model: str) -> None:
+        """Drop what shows the state of a model."""
+        for family in (
+            self.queue_depth_items,
+            self.queue_depth_tokens,
+            self.queue_limit_items,
+            self.queue_limit_tokens,
+            self.healthy,
+            self.threads,
+        ):
+            family.remove(model)
 
 
 def openmetrics_version(accept: str) -> str | None:

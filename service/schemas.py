@@ -463,6 +463,14 @@ class InfoResponse(BaseModel):
     ner: ModelBody | None
     faq: FaqBody | None
     unavailable: dict[str, str] = Field(description="Routes that cannot be served now, and why.")
+    models: list[str] = Field(description="Names of all models that requests can name.")
+    model_id: str | None = Field(
+        description="The default embedding model, as text-embeddings-inference has it."
+    )
+    model_type: dict[str, dict[str, str]] = Field(description="How it pools; the same.")
+    max_input_length: int | None = Field(description="Tokens that it reads of one text; the same.")
+    max_client_batch_size: int = Field(description="Texts of one request; the same.")
+    auto_truncate: bool = Field(description="As `truncate`; the same.")
     limits: dict[str, int | float]
     truncate: bool = Field(description="Whether /embed cuts over-long texts when the request does not say.")
     threads: int

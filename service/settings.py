@@ -134,12 +134,19 @@ class Settings(BaseSettings):
         default="multilingual-e5-small-zh-en",
         min_length=1,
         description="Bundle behind /embed and /search: a name in the models folder, or a path; "
-        "`none` for no such routes.",
+        "`none` for no such routes. Several, separated by commas: the first serves requests that name no "
+        "`model`, and the FAQ.",
     )
     ner_bundle: str = Field(
         default="ner-zh-en",
         min_length=1,
-        description="Bundle behind /ner: a name in the models folder, or a path; `none` for no such route.",
+        description="Bundle behind /ner: a name in the models folder, or a path; `none` for no such route. "
+        "Several, separated by commas.",
+    )
+    admin: bool = Field(
+        default=False,
+        description="Whether /admin is served, where models are loaded and unloaded without a restart; it is "
+        "open to whoever reaches the port.",
     )
     data_dir: Path = Field(
         default=Path(".conche"),
@@ -239,6 +246,14 @@ class Settings(BaseSettings):
     batching: BatchingSettings = BatchingSettings()
     limits: LimitsSettings = LimitsSettings()
 
+    @field_validator("embedding_bundle", "ner_bundle")
+    @classmethod
+    def _lists_bundles(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        if not all(names) or (OFF in names and len(names) > 1) or len(set(names)) < len(names):
+            raise ValueError("must be none, or one or more different names or paths, separated by commas")
+        return value
+
     @field_validator("threads")
     @classmethod
     def _threads_in_range(cls, threads: Literal["auto"] | int) -> Literal["auto"] | int:
@@ -281,6 +296,11 @@ class Settings(BaseSettings):
             return values
 
         return (init_settings, own_variables)  # type: ignore[return-value]  # a source is any callable giving a dict
+
+    def bundle_names(self, setting: str) -> list[str]:
+        """What ``embedding_bundle`` or ``ner_bundle`` lists, in order; nothing for `none`."""
+        value: str = getattr(self, setting)
+        return [] if value == OFF else [name.strip() for name in value.split(",")]
 
     def bundle_path(self, name: str) -> Path:
         """The folder of bundle ``name``: a path as it stands, a name inside the models folder."""

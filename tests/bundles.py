@@ -67,10 +67,10 @@ def tiny_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_tiny_embedding_bundle(path: Path, *, name: str = "tiny-embedding") -> Path:
+def write_tiny_embedding_bundle(path: Path, *, name: str = "tiny-embedding", seed: int = 7) -> Path:
     """Write the embedding bundle into folder ``path`` (made if missing) and return ``path``."""
     tokenizer = tiny_tokenizer()
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     words = rng.standard_normal((tokenizer.get_vocab_size(), HIDDEN_SIZE)).astype(np.float32)
     types = np.zeros((2, HIDDEN_SIZE), np.float32)
     mix = np.eye(HIDDEN_SIZE, dtype=np.float32) / 2

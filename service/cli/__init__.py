@@ -27,7 +27,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "search": LazyCommand("service.cli.query", "search", "Look up questions in the FAQ, without a server."),
     "ner": LazyCommand("service.cli.query", "ner", "Find named entities, without a server."),
     "faq": LazyCommand("service.cli.faq", "faq", "Manage the FAQ's collections."),
-    "models": LazyCommand("service.cli.models", "models", "List the models that are here."),
+    "models": LazyCommand("service.cli.loaded", "models", "List models, here or in a server."),
     "import": LazyCommand("service.cli.models", "import_", "Check that a checkpoint's weights can be read."),
     "export": LazyCommand(
         "service.cli.models", "export", "Write a checkpoint as a bundle that can be served."

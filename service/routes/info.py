@@ -18,7 +18,14 @@ router = APIRouter(tags=["server"])
 async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
     """Describe the models, the FAQ and the limits in force."""
     limits: dict[str, int | float] = settings.limits.model_dump()
+    manifest = None if services.embedder is None else services.embedder.manifest
     return InfoResponse(
+        models=[loaded.model.model_id for loaded in services.models],
+        model_id=None if manifest is None else manifest.name,
+        model_type={} if manifest is None else {"embedding": {"pooling": str(manifest.pooling)}},
+        max_input_length=None if manifest is None else manifest.max_tokens,
+        max_client_batch_size=settings.limits.max_inputs,
+        auto_truncate=settings.truncate,
         version=metadata.version("conche"),
         embedding=None if services.embedder is None else _model(services.embedder.manifest),
         ner=None if services.tagger is None else _model(services.tagger.manifest),

@@ -148,8 +148,7 @@ async def rerank_documents(
 
 
 def _models(services: Services) -> list[ModelObject]:
-    served = [model for model in (services.embedder, services.tagger) if model is not None]
-    return [_model(model.manifest) for model in served]
+    return [_model(loaded.model.manifest) for loaded in services.models]
 
 
 def _model(manifest: Manifest) -> ModelObject:

@@ -20,8 +20,9 @@ FAQ = [
 
 
 def write_bundles(folder: Path) -> Path:
-    """An embedding and an NER bundle and a FAQ of three entries."""
+    """An embedding and an NER bundle, a spare one, and a FAQ of three entries."""
     write_tiny_embedding_bundle(folder / "tiny-embedding")
+    write_tiny_embedding_bundle(folder / "tiny-spare", name="tiny-spare", seed=8)
     write_tiny_ner_bundle(folder / "tiny-ner")
     (folder / "faq.jsonl").write_text("\n".join(FAQ) + "\n", encoding="utf-8")
     return folder
@@ -39,6 +40,7 @@ def tiny_settings(folder: Path, **changes: object) -> Settings:
         "faq_file": str(folder / "faq.jsonl"),
         "data_dir": folder / "data" / uuid.uuid4().hex,
         "threads": 1,
+        "admin": True,
     }
     return Settings.model_validate(values | changes)
 

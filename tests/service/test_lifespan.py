@@ -86,8 +86,8 @@ async def test_closing_takes_no_longer_than_the_grace(
 ) -> None:
     """An orchestrator kills what is still there when its own patience ends."""
     engine = FakeEngine(size=32)
-    monkeypatch.setattr("service.lifespan.OnnxRuntimeEngine", lambda *_, **__: engine)
-    monkeypatch.setattr("service.lifespan.check_golden", lambda *_: None)
+    monkeypatch.setattr("service.loaded_models.OnnxRuntimeEngine", lambda *_, **__: engine)
+    monkeypatch.setattr("service.loaded_models.check_golden", lambda *_: None)
     settings = tiny_settings(models_folder, faq_store="none", shutdown_grace_seconds=0)
     async with asyncio.timeout(HANG_LIMIT_S):  # less than the batcher's own patience
         async with open_services(settings, Metrics()) as services:

@@ -33,7 +33,7 @@ async def test_the_page_fetches_nothing_from_elsewhere(client: httpx.AsyncClient
 def _url(path: str, operation: dict[str, Any]) -> str:
     """The path with its parameters' examples in their places."""
     for parameter in operation.get("parameters", ()):
-        if parameter["name"] == "model_id":
+        if parameter["name"] == "model_id" and not path.startswith("/admin"):
             path = path.replace("{model_id}", "tiny-embedding")  # what these tests serve
         elif parameter["in"] == "path":
             path = path.replace("{" + parameter["name"] + "}", parameter["schema"]["examples"][0])
@@ -76,6 +76,8 @@ async def test_every_operation_without_a_body_succeeds(client: httpx.AsyncClient
     for path, method, operation in _operations(spec):
         if "requestBody" not in operation:
             await _fill_the_faq(client)
+            await client.post("/admin/models", json={"bundle": "tiny-spare"})  # for it to be unloaded
+            await client.post("/faq/snapshot", json={"name": "before-import"})  # for it to be deleted
             answer = await client.request(method.upper(), _url(path, operation))
             assert answer.status_code == (202 if "202" in operation["responses"] else 200), path
 
@@ -145,6 +147,8 @@ async def test_the_default_tagger_gets_its_examples_right() -> None:
     async with running(settings) as client:
         found = {}
         for example in NER_EXAMPLES.values():
+            if "parameters" in example["value"]:  # answered in another shape
+                continue
             answer = (await client.post("/ner", json=example["value"])).json()
             inputs = example["value"]["inputs"]
             for text, entities in zip([inputs] if isinstance(inputs, str) else inputs, answer, strict=True):

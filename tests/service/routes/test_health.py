@@ -7,7 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.batching import BatchingLimits
+from service.inference import ComputeBudget
 from service.lifespan import Services, open_services
+from service.loaded_models import LoadedModels
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.fakes_http import running, tiny_settings, write_bundles
@@ -76,8 +79,9 @@ async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
 
     @asynccontextmanager
     async def nothing(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
-        del settings, metrics
-        yield Services(threads=1)
+        del settings
+        models = LoadedModels(budget=ComputeBudget(), limits=BatchingLimits(), threads=1, observers=metrics)
+        yield Services(threads=1, models=models)
 
     async with running(tiny_settings(models_folder), services=nothing) as client:
         await _expect_red(client, "no model is loaded")

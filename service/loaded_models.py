@@ -1,0 +1,199 @@
+"""The models of one process: any number of them, by name, come and go without a restart."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from model.runtime.bundle import Bundle, BundleError, Manifest, discover
+from model.runtime.engine import Engine, OnnxRuntimeEngine
+from model.runtime.golden import check_golden
+from model.runtime.tokenization import Tokenizer
+from service.batching import BatchingLimits
+from service.errors import ConflictError, UnknownModelError
+from service.inference import ComputeBudget, Embedder, EntityTagger, InferenceObserver
+
+logger = logging.getLogger(__name__)
+
+ServedModel = Embedder | EntityTagger
+
+_KINDS: Final[dict[str, type[Embedder] | type[EntityTagger]]] = {
+    "embedding": Embedder,
+    "token-classification": EntityTagger,
+}
+
+
+class Observers(Protocol):
+    """Makes an observer for each model; ``service.metrics.Metrics`` is one."""
+
+    def observe_model(self, manifest: Manifest) -> InferenceObserver:
+        """A model is about to be served."""
+        ...
+
+    def forget_model(self, name: str) -> None:
+        """It is served no more."""
+        ...
+
+
+class ModelLoadedError(ConflictError):
+    """A model of that name is loaded already."""
+
+    code = "model_loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that serves.
+
+    Attributes:
+        model: the embedder or tagger.
+        engine: what it runs on.
+        memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top.
+        loaded_at: ISO 8601, UTC.
+    """
+
+    model: ServedModel
+    engine: Engine
+    memory_bytes: int
+    loaded_at: str
+
+
+class LoadedModels:
+    """Loads, finds and unloads models, which share one ``ComputeBudget``.
+
+    Args:
+        budget: the threads that compute; outlives the models.
+        limits: of each model's queue.
+        threads: of one model run.
+        observers: makes what is told of a model's work.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: ComputeBudget,
+        limits: BatchingLimits,
+        threads: int,
+        observers: Observers,
+    ) -> None:
+        self._budget = budget
+        self._limits = limits
+        self._threads = threads
+        self._observers = observers
+        self._loaded: dict[str, LoadedModel] = {}
+        self._changing = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[LoadedModel]:
+        """All, in the order in which they were loaded."""
+        return iter(list(self._loaded.values()))
+
+    def embedders(self) -> dict[str, Embedder]:
+        """By name."""
+        return {name: one.model for name, one in self._loaded.items() if isinstance(one.model, Embedder)}
+
+    def taggers(self) -> dict[str, EntityTagger]:
+        """By name."""
+        return {name: one.model for name, one in self._loaded.items() if isinstance(one.model, EntityTagger)}
+
+    async def load(self, path: Path, kind: type[Embedder] | type[EntityTagger] | None = None) -> ServedModel:
+        """Load a bundle, prove that it computes what it should, and serve it; the others go on meanwhile.
+
+        Args:
+            path: its folder.
+            kind: what it has to be; None = anything.
+
+        Raises:
+            BundleError: it fails a check.
+            ModelLoadedError: a model of its name is loaded.
+            ValueError: it is not of that kind.
+        """
+        async with self._changing:
+            before = resident_bytes()
+            bundle, tokenizer, engine = await asyncio.to_thread(_read, path, self._threads)
+            name = bundle.manifest.name
+            try:
+                served = _kind_of(bundle.manifest, kind)
+                self._refuse_twice(name)
+                model = served.from_bundle(
+                    bundle,
+                    tokenizer,
+                    engine,
+                    budget=self._budget,
+                    limits=self._limits,
+                    observer=self._observers.observe_model(bundle.manifest),
+                )
+            except BaseException:
+                engine.close()
+                raise
+            model.start()
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._loaded[name] = LoadedModel(model, engine, max(0, resident_bytes() - before), now)
+            return model
+
+    async def unload(self, name: str, *, within_s: float) -> None:
+        """Serve no new requests with a model, finish what is in work, and free its memory.
+
+        Args:
+            name: of the model.
+            within_s: what is not finished by then is given up.
+
+        Raises:
+            UnknownModelError: no such model is loaded.
+        """
+        async with self._changing:
+            loaded = self._loaded.pop(name, None)
+            if loaded is None:
+                listed = ", ".join(self._loaded) or "none"
+                raise UnknownModelError(f"no model of that name is loaded; there is: {listed}", param="model")
+            await loaded.model.close(within_s)
+            loaded.engine.close()
+            self._observers.forget_model(name)
+
+    def _refuse_twice(self, name: str) -> None:
+        if name in self._loaded:
+            raise ModelLoadedError(f"a model {name} is loaded already; unload it first", param="model")
+
+    async def close(self, within_s: float) -> None:
+        """Unload all, within one deadline."""
+        ends_at = time.monotonic() + within_s
+        for name in list(self._loaded):
+            await self.unload(name, within_s=max(0.0, ends_at - time.monotonic()))
+
+
+def _kind_of(
+    manifest: Manifest, wanted: type[Embedder] | type[EntityTagger] | None
+) -> type[Embedder] | type[EntityTagger]:
+    kind = _KINDS[manifest.task]
+    if wanted not in {None, kind}:
+        task = next(task for task, one in _KINDS.items() if one is wanted)
+        raise ValueError(f"{manifest.name} is no {task} bundle")
+    return kind
+
+
+def _read(path: Path, threads: int) -> tuple[Bundle, Tokenizer, Engine]:
+    """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""
+    if not path.exists():
+        there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
+        raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
+    bundle = Bundle.load(path)
+    tokenizer = Tokenizer.from_bundle(bundle)
+    engine = OnnxRuntimeEngine(bundle, threads=threads)
+    try:
+        check_golden(bundle, tokenizer, engine)
+    except BundleError:
+        engine.close()
+        raise
+    return bundle, tokenizer, engine
+
+
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * 4096
