@@ -4,14 +4,16 @@ ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
+# serve, or milvus: the same with the client of Milvus, for CONCHE_FAQ_STORE=milvus.
+ARG REQUIREMENTS=serve
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 # Without pip and setuptools: the environment is copied as it is, and nothing is installed into it later.
 RUN python -m venv --without-pip /opt/conche
-COPY requirements/build.txt requirements/serve.txt requirements/
+COPY requirements/build.txt requirements/serve.txt requirements/milvus.txt requirements/
 # Before the code, so that a change of code does not fetch the dependencies anew.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install --quiet --require-hashes -r requirements/build.txt \
-    && python -m pip --python /opt/conche/bin/python install --quiet --require-hashes -r requirements/serve.txt
+    && python -m pip --python /opt/conche/bin/python install --quiet --require-hashes -r "requirements/$REQUIREMENTS.txt"
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY model model
 COPY service service

@@ -87,6 +87,7 @@ lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1
 	$(UV_COMPILE) pyproject.toml -o requirements/serve.txt
 	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --group dev -c requirements/serve.txt \
 		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
+	$(UV_COMPILE) pyproject.toml --extra milvus -c requirements/dev.txt -o requirements/milvus.txt
 
 .PHONY: env-example
 env-example: setup-test ## write .env.example anew from the settings class

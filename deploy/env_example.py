@@ -18,10 +18,12 @@ HEAD = """\
 #PROMETHEUS_PORT=9090
 #GRAFANA_PORT=3000
 
-# The base image that the service's image is built on, the tag it gets, the revision written into its labels.
+# The base image that the service's image is built on, the tag it gets, the revision written into its labels,
+# and what is installed into it: `serve`, or `milvus` for CONCHE_FAQ_STORE=milvus.
 #PYTHON_IMAGE=python:3.11-slim
 #IMAGE_TAG=local
 #REVISION=unknown
+#REQUIREMENTS=serve
 
 # The service. Host, port, models folder and data folder are the image's own; FAQ files and further bundles go
 # into the volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.
