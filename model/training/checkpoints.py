@@ -57,7 +57,8 @@ class WorkFolder:
             found = json.loads(record.read_text(encoding="utf-8"))
             if found != wanted:
                 raise OtherRunError(
-                    f"{self.path} holds an interrupted run of other {_difference(found, wanted)}"
+                    f"{self.path} holds an interrupted run of other {_difference(found, wanted)}; "
+                    "give the same command to go on with it, or --restart to forget it"
                 )
             return
         self.path.mkdir(parents=True, exist_ok=True)

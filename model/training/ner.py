@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import time
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from model.runtime.documents import Document
     from model.runtime.label_schemes import LabelScheme
+    from model.runtime.tagging import Entity
     from model.training.averaging import Average
     from model.training.checkpoints import WorkFolder
     from model.training.options import TrainingOptions
@@ -137,15 +139,22 @@ class NerTrainer:
         self.network.eval()
         return history
 
-    def predict(self, texts: Sequence[MeasuredText], *, batch_size: int = 32) -> list[list[Span]]:
-        """Read texts as the service does: windows put together, then decoded under the scheme's rules.
+    def predict(self, texts: Sequence[MeasuredText]) -> list[list[Span]]:
+        """Spans of each text, in the order given."""
+        return [
+            [Span(entity.start, entity.end, entity.label) for entity in found]
+            for found in self.find([text.document for text in texts])
+        ]
+
+    def find(self, documents: Sequence[Document], *, batch_size: int = 32) -> list[list[Entity]]:
+        """Read documents as the service does: windows put together, then decoded under the scheme's rules.
 
         Returns:
-            Spans of each text, in the order given.
+            Entities of each document, in the order given.
         """
         self.network.eval()
         decoder = SequenceDecoder(self.scheme, None if self.crf is None else self.crf.learned())
-        windows = [window for text in texts for window in text.document.windows]
+        windows = [window for document in documents for window in document.windows]
         logits: list[NDArray[np.float32]] = [np.empty((0, 0), np.float32)] * len(windows)
         order = sorted(range(len(windows)), key=lambda index: len(windows[index].input_ids))
         for first in range(0, len(order), batch_size):
@@ -154,7 +163,7 @@ class NerTrainer:
             for index, output in zip(chosen, outputs, strict=True):
                 logits[index] = output
         of_windows = iter(logits)
-        return [_find(text.document, of_windows, decoder) for text in texts]
+        return [_find(document, of_windows, decoder) for document in documents]
 
     def _close_epoch(
         self,
@@ -305,8 +314,10 @@ class _Run:
         self._started = time.monotonic() - state["seconds"]
 
 
-def _find(document: Document, outputs: Iterator[NDArray[np.float32]], decoder: SequenceDecoder) -> list[Span]:
-    """Spans of a document; takes as many outputs as it has windows."""
+def _find(
+    document: Document, outputs: Iterator[NDArray[np.float32]], decoder: SequenceDecoder
+) -> list[Entity]:
+    """Entities of a document; takes as many outputs as it has windows."""
     found = []
     for paragraph in document.paragraphs:
         own = list(islice(outputs, len(paragraph.windows)))
@@ -317,7 +328,9 @@ def _find(document: Document, outputs: Iterator[NDArray[np.float32]], decoder: S
             paragraph.text, tokenized.offsets, tokenized.word_ids, stitch(paragraph.windows, own), decoder
         )
         found += [
-            Span(paragraph.start + entity.start, paragraph.start + entity.end, entity.label)
+            dataclasses.replace(
+                entity, start=paragraph.start + entity.start, end=paragraph.start + entity.end
+            )
             for entity in entities
         ]
     return found

@@ -25,13 +25,14 @@ from model.export.writer import (
 )
 from model.runtime.bundle import Bundle, Manifest, Source
 from model.runtime.crf import CRF_NAME
+from model.runtime.documents import read_documents
 from model.runtime.label_schemes import LabelScheme
 from model.runtime.tokenization import TOKENIZER_NAME, Tokenizer
 from model.training.bilstm import BiLstm
 from model.training.examples import measured_texts, prepare
 from model.training.lora import add_lora, merge_lora
 from model.training.ner import NerTrainer
-from model.training.spans import LabelledText, Span, count_spans
+from model.training.spans import count_spans
 from model.training.tokens import write_tagging_tokenizer
 
 if TYPE_CHECKING:
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
     from model.encoder.encoder import Encoder
     from model.export.writer import Measure
     from model.runtime.bundle import Storage
+    from model.runtime.tagging import Entity
     from model.training.checkpoints import WorkFolder
     from model.training.crf import CrfLayer
     from model.training.history import EpochReport, History, Progress
     from model.training.options import Architecture as ArchitectureName
     from model.training.options import TrainingOptions
+    from model.training.spans import LabelledText
 
 UNKNOWN_TOKENS: Final = ("[UNK]", "<unk>")
 _HEAD: Final = "classifier."
@@ -81,7 +84,7 @@ class TrainedTagger:
         tokenizer: As it was trained with.
         data: What it learned from.
         history: How that went.
-        find: Finds the spans of texts, without a bundle.
+        find: The entities of a text, without a bundle.
     """
 
     network: TokenClassifier | BiLstm
@@ -89,7 +92,7 @@ class TrainedTagger:
     tokenizer: tokenizers.Tokenizer
     data: DataReport
     history: History
-    find: Callable[[Sequence[str]], list[list[Span]]]
+    find: Callable[[str], list[Entity]]
 
 
 def read_base(base: Path) -> Manifest:
@@ -250,9 +253,8 @@ def fine_tune(
     )
     merge_lora(network)
 
-    def find(texts: Sequence[str]) -> list[list[Span]]:
-        unlabelled = [LabelledText(text, ()) for text in texts]
-        return trainer.predict(measured_texts(unlabelled, reader, max_tokens=manifest.max_tokens))
+    def find(text: str) -> list[Entity]:
+        return trainer.find(read_documents([text], reader, max_tokens=manifest.max_tokens))[0]
 
     return TrainedTagger(network, trainer.crf, tokenizer, data, history, find)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from model.runtime.bundle import BundleError
-from model.training.spans import LabelledText, count_spans
+from model.training.spans import count_spans
 from service.cli.labelled_files import labelled_file_options, read_or_refuse
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from model.training.label_files.reader import LabelFormat
     from model.training.label_files.readings import Reading
     from model.training.report import NerReport
-    from model.training.scoring import Score
 
 _EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -67,7 +66,7 @@ def evaluate_ner(
     reading = read_or_refuse(file, form, max_bad_share)
     try:
         tagger = read_tagger(bundle)
-        tagged = _tag(tagger, [labelled.text for labelled in reading.texts], f"reading {file.name}")
+        tagged = tagged_by(tagger, [labelled.text for labelled in reading.texts], f"reading {file.name}")
     except (BundleError, NotATaggerError) as error:
         raise click.ClickException(str(error)) from error
     report = make_report(reading.texts, tagged, examples=examples)
@@ -90,16 +89,8 @@ def evaluate_ner(
         click.echo(line)
 
 
-def measured(bundle: Path, texts: Sequence[LabelledText], what: str) -> tuple[Score, dict[str, Score]]:
-    """Scores over all labels and by label, with a progress bar on standard error."""
-    from model.runtime.threads import thread_count
-    from model.training.evaluation import evaluate_tagger
-
-    with click.progressbar(length=len(texts), label=what, file=sys.stderr) as bar:
-        return evaluate_tagger(bundle, texts, threads=thread_count(), on_text=lambda: bar.update(1))
-
-
-def _tag(tagger: Bundle, texts: Sequence[str], what: str) -> Tagged:
+def tagged_by(tagger: Bundle, texts: Sequence[str], what: str) -> Tagged:
+    """What a tagger finds in texts, with a progress bar on standard error."""
     from model.runtime.threads import thread_count
     from model.training.evaluation import tag_texts
 

@@ -5,7 +5,6 @@ Training needs the ``train`` extra, ``--check`` only what serving needs.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,16 +14,13 @@ import click
 
 from model.runtime.bundle import STORAGES, BundleError
 from model.training.data_checks import DEFAULT_MIN_EXAMPLES, check_data
-from model.training.scoring import score_summary
 from model.training.spans import LabelledText, bio_labels, count_spans
-from service.cli.evaluate import measured
 from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
 from service.cli.training_flags import training_flags, training_options
 from service.cli.training_packages import require_training_packages
 
 if TYPE_CHECKING:
-    from model.export.writer import WrittenBundle
     from model.runtime.bundle import Storage
     from model.training.checkpoints import WorkFolder
     from model.training.history import EpochReport, Progress
@@ -111,6 +107,13 @@ def train() -> None:
     show_default=True,
     help="One sentence for the manifest.",
 )
+@click.option(
+    "--card-examples",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Most texts of each dev and test file that the model card quotes for their mistakes.",
+)
 @click.option("--notice", type=_EXISTING_FILE, help="Text file to put into the bundle as NOTICE.")
 @click.option("--overwrite", is_flag=True, help="Replace the output folder if it exists.")
 def train_ner(
@@ -131,6 +134,7 @@ def train_ner(
     languages: Sequence[str],
     licence: str,
     description: str,
+    card_examples: int,
     notice: Path | None,
     overwrite: bool,
     **flags: Any,
@@ -160,6 +164,7 @@ def train_ner(
     from model.export.writer import ExportError, check_target
     from model.training.checkpoints import OtherRunError, WorkFolder
     from model.training.tagger import UnfitBaseError, read_base, write_tagger
+    from service.cli.training_results import Results
 
     try:
         # Everything that can be wrong with the command is found before the hours of training.
@@ -171,7 +176,8 @@ def train_ner(
         texts = [text for labelled in train_sets.values() for text in labelled]
         types = _entity_types(texts, labels)
         _refuse_new_labels(types, train_sets | dev | tests)
-        for line in check_data(readings[0], readings[1] | readings[2], min_examples=min_examples).lines():
+        data = check_data(readings[0], readings[1] | readings[2], min_examples=min_examples)
+        for line in data.lines():
             click.echo(line)
         work = WorkFolder.beside(output)
         trained = _train_with_progress(
@@ -183,6 +189,27 @@ def train_ner(
             work=work,
             architecture=architecture,
             restart=restart,
+        )
+        results = Results(
+            output=output.resolve(),
+            trained=trained,
+            sets=dev | tests,
+            facts={
+                "name": output.resolve().name,
+                "description": description,
+                "licence": licence,
+                "languages": languages,
+                "base": read_base(base).name,
+                "architecture": architecture,
+                "options": options,
+                "data": data,
+                "roles": {
+                    name: role
+                    for role, sets in zip(("train", "dev", "test"), readings, strict=True)
+                    for name in sets
+                },
+            },
+            examples=card_examples,
         )
         if architecture == "encoder":
             written = write_tagger(
@@ -196,8 +223,12 @@ def train_ner(
                 quality={"training": _training_summary(trained, options, sets=list(train_sets))},
                 storage=storage,
                 overwrite=overwrite,
+                measure=results.of_bundle,
             )
-            _measure(written, dev | tests)
+            size = f"{written.nbytes / 1e6:.1f} MB, shared tables included"
+        else:
+            results.without_bundle(overwrite=overwrite)
+            size = "a yardstick: its card and figures, no bundle"
         work.remove()
     except (
         BundleError,
@@ -213,7 +244,9 @@ def train_ner(
         UnfitBaseError,
     ) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{output}: {written.nbytes / 1e6:.1f} MB, shared tables included")
+    for line in results.table():
+        click.echo(line)
+    click.echo(f"{output}: {size}")
 
 
 def _read_notice(path: Path) -> str:
@@ -315,16 +348,3 @@ def _training_summary(
         "token_dropout": options.token_dropout,
         "seed": options.seed,
     }
-
-
-def _measure(written: WrittenBundle, sets: Mapping[str, Sequence[LabelledText]]) -> None:
-    """Score the finished bundle, as it is served, and write the figures into its manifest."""
-    from model.export.writer import record_quality
-
-    quality = {
-        name: score_summary(*measured(written.path, texts, f"measuring on {name}"))
-        for name, texts in sets.items()
-    }
-    record_quality(written.path, quality)
-    for name, summary in quality.items():
-        click.echo(f"{name}: {json.dumps(summary)}")

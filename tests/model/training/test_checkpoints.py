@@ -30,7 +30,7 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "w")
     work.open({"epochs": 4, "data": "a" * 64, "options": (1, 2)})
     work.open({"epochs": 4, "data": "a" * 64, "options": (1, 2)})
-    with pytest.raises(OtherRunError, match=r"other data, epochs \(4 then, 5 now\)$"):
+    with pytest.raises(OtherRunError, match=r"other data, epochs \(4 then, 5 now\);"):
         work.open({"epochs": 5, "data": "b" * 64, "options": (1, 2)})
     work.save_state({"x": torch.ones(1)})
     work.open({"epochs": 5, "data": "b" * 64}, restart=True)

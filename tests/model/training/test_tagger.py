@@ -2,6 +2,9 @@
 
 import json
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from model.encoder.config import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.export.writer import BundleContents, read_bundle_weights, write_bundle
-from model.runtime.bundle import Bundle, Source
+from model.runtime.bundle import Bundle, Source, discover
+from model.runtime.crf import LinearChainCrf
 from model.training.spans import bio_labels
 from model.training.tagger import UnfitBaseError, classifier_on, freeze_layers
 from model.training.tokens import write_tagging_tokenizer
@@ -111,6 +115,13 @@ def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> N
     assert measured["f1"] > 90
     # Chosen by the development set, and measured on it as the service would read it.
     assert set(manifest.quality) == {"training", "toy/dev", "toy/test"}
+    card = (target / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert f"| toy/test | all | {measured['precision']:.1f} | {measured['recall']:.1f} |" in card
+    assert "| toy/train | train | jsonl | 240 |" in card
+    assert f"| 6 | {result.output.split('epoch 6: loss ')[1][:6]} |" in card
+    assert {"MODEL_CARD.md", "learning_curves.svg"} <= manifest.files.keys()
+    assert "toy/test                 all" in result.output
+    assert not list(base.parent.glob(".tagger*"))  # nothing is left of the work
     training = manifest.quality["training"]
     assert isinstance(training, dict)
     assert (training["sets"], training["texts"], training["token_dropout"]) == (["toy/train"], 240, 0.1)
@@ -137,6 +148,108 @@ def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     assert (second / "embeddings.safetensors").readlink() == Path("../base/embeddings.safetensors")
     assert Bundle.load(second).manifest.source == manifest.source
+
+
+def arguments(base: Path, folder: Path, output: Path, *more: str) -> list[str]:
+    """A short training on the toy language."""
+    files = {"train": (120, 1), "dev": (30, 2), "test": (30, 3)}
+    written = {name: write_texts(folder / "toy" / f"{name}.jsonl", *how) for name, how in files.items()}
+    given = [word for name, path in written.items() for word in (f"--{name}", str(path))]
+    return ["train", "ner", "--base", str(base), "-o", str(output), *given, "--batch-size", "16", *more]
+
+
+def test_a_crf_and_low_rank_changes_end_in_an_ordinary_bundle(base: Path, tmp_path: Path) -> None:
+    """The changes are in the weights, the CRF is a file that decoding reads; the tables are still shared."""
+    target = base.parent / "with-crf"
+    more = [
+        "--epochs",
+        "8",
+        "--lora-rank",
+        "8",
+        "--learning-rate",
+        "2e-2",
+        "--crf",
+        "--head-learning-rate",
+        "1e-2",
+    ]
+    result = CliRunner().invoke(main, arguments(base, tmp_path, target, *more))
+    assert result.exit_code == 0, result.output
+    bundle = Bundle.load(target)
+    assert bundle.manifest.architecture.parameters == sum(
+        array.size for array in read_bundle_weights(target).values()
+    )
+    crf = LinearChainCrf.from_bundle(bundle)
+    assert crf is not None
+    assert np.abs(crf.transitions).max() > 0.01
+    assert (target / "embeddings.safetensors").is_symlink()
+    measured = bundle.manifest.quality["toy/test"]
+    assert isinstance(measured, dict)
+    assert measured["f1"] > 60
+
+
+def test_a_yardstick_is_measured_and_is_no_bundle(base: Path, tmp_path: Path) -> None:
+    """Its card and table compare it with the tagger beside it; nothing tries to serve it."""
+    target = base.parent / "yardstick"
+    more = [
+        "--architecture",
+        "bilstm-crf",
+        "--epochs",
+        "6",
+        "--learning-rate",
+        "2e-2",
+        "--head-learning-rate",
+    ]
+    result = CliRunner().invoke(main, arguments(base, tmp_path, target, *more, "2e-2"))
+    assert result.exit_code == 0, result.output
+    assert "no bundle" in result.output
+    f1 = float(re.search(r"toy/test +all .* F1 +([\d.]+)", result.output)[1])  # type: ignore[index]
+    assert f1 > 80
+    assert {path.name for path in target.iterdir()} >= {"MODEL_CARD.md", "learning_curves.svg"}
+    assert target not in discover(base.parent)
+    assert "| toy/test | all |" in (target / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_the_command_goes_on_after_a_kill_and_gives_the_same_bundle(base: Path, tmp_path: Path) -> None:
+    """`kill -9` in the second epoch; the same command then ends in the weights of a run left alone."""
+    whole = arguments(base, tmp_path, base.parent / "whole", "--epochs", "2")
+    killed = arguments(base, tmp_path, base.parent / "killed", "--epochs", "2")
+    program = (
+        "import os, signal, torch\n"
+        "torch.set_num_threads(1)\n"
+        "from model.training import history\n"
+        "from model.training.checkpoints import WorkFolder\n"
+        "save = WorkFolder.save_state\n"
+        "def kill(self, state):\n"
+        "    save(self, state)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "WorkFolder.save_state = kill\n"
+        "from service.cli import main\n"
+        f"main({killed!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    assert (base.parent / ".killed.training" / "state.pt").is_file()
+
+    changed = CliRunner().invoke(main, [*killed, "--seed", "5"])
+    assert changed.exit_code == 1
+    assert "seed (13 then, 5 now)" in changed.output
+    assert "--restart" in changed.output
+
+    for command in (whole, killed):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0, result.output
+    assert "going on behind step 8" in result.output
+    one, other = (read_bundle_weights(base.parent / name) for name in ("whole", "killed"))
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name])
+
+
+def test_options_that_do_not_go_together_are_refused(base: Path, tmp_path: Path) -> None:
+    """Before anything slow."""
+    more = ["--architecture", "bilstm-crf", "--lora-rank", "4"]
+    result = CliRunner().invoke(main, arguments(base, tmp_path, base.parent / "odd", *more))
+    assert result.exit_code == 2
+    assert "--lora-rank" in result.output
 
 
 def test_training_starts_from_the_bundles_weights(base: Path) -> None:
