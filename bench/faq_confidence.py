@@ -122,11 +122,11 @@ def judge(asked: Sequence[Asked], calibration: Calibration | None, threshold: fl
     return evaluate([one.query for one in asked], {"hybrid": lists}, threshold=threshold)
 
 
-def ask_demo(vectors: Vectors, unrelated: float) -> list[Asked]:
-    """Ask each language's queries of its half of the demo; the unanswerable ones once."""
+def ask_demo(vectors: Vectors, unrelated: float, *, crossing: bool = False) -> list[Asked]:
+    """Ask each language's queries of its half of the demo, or of the other; the unanswerable ones once."""
     asked = []
     for language in ("zh", "en"):
-        bank = [entry for entry in demo_entries() if entry.language == language]
+        bank = [entry for entry in demo_entries() if (entry.language == language) != crossing]
         queries = [query for query in demo_queries() if query.query.isascii() == (language == "en")]
         with_answer = [query for query in queries if query.answerable]
         asked += ask(bank, with_answer, vectors, unrelated)
@@ -177,6 +177,7 @@ def main() -> None:
     print(bundle.manifest.name, calibration)
     demo = ask_demo(vectors, calibration.unrelated)
     report("demo (fitted on)", demo, demo, calibration)
+    report("across languages", ask_demo(vectors, calibration.unrelated, crossing=True), demo, calibration)
     for name, (entries, queries) in sets.items():
         report(name, ask(entries, queries, vectors, calibration.unrelated), demo, calibration)
 

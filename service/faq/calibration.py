@@ -3,13 +3,15 @@
 Models differ: cosines of unrelated texts are near 0.8 for one and near 0.1 for another, so neither a bare
 cosine nor any fixed formula of it says how sure one may be. Each model is therefore measured once, on texts
 of our own and never on the caller's entries, so a confidence means the same for every model and in a
-collection of three entries as in one of thousands. Two things are measured:
+collection of three entries as in one of thousands. Three things are measured:
 
 - the cosine of texts that have nothing to do with each other (`unrelated_cosine`);
 - how often an entry found in the demo FAQ with given evidence is the right one (`fit_calibration`): a
   logistic regression on 122 answerable queries, the same queries with their answer taken away, and 124
   queries that the FAQ has no answer to, half in Chinese and half in English. Two thirds of these examples
-  have no right answer: a confidence errs on the side of silence where most queries have one.
+  have no right answer: a confidence errs on the side of silence where most queries have one;
+- how much surer the same evidence makes for an entry in another language than the query, where cosines are
+  lower and words do not meet (``crossing``): each language's queries are asked of the other's half.
 """
 
 import math
@@ -58,6 +60,12 @@ _FITTED_HITS: Final = 5
 # features of unit spread.
 _RIDGE: Final = 1.0
 _NEWTON_STEPS: Final = 100
+# A shift of the constant beyond this makes a probability 0 or 1 in all digits that anybody reads.
+_MOST_SHIFT: Final = 20.0
+_HALVINGS: Final = 60
+# Languages written with Han characters only, and those that have them beside others.
+_CHINESE: Final = frozenset({"zh", "yue", "wuu", "hak", "nan", "lzh", "cmn"})
+_WITH_HAN: Final = _CHINESE | {"ja", "ko"}
 _HAN: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 
 
@@ -136,16 +144,19 @@ class Calibration:
             negative, so a closer entry is never less sure.
         han_weights: the same for queries with Han characters; differs from ``weights`` only where the model
             reads the two so differently that the examples demand it.
+        crossing: added to the constant for entries in another language than the query.
     """
 
     unrelated: float
     weights: tuple[float, float, float, float]
     han_weights: tuple[float, float, float, float]
+    crossing: float = 0.0
 
     def probabilities(self, query: str, hits: Sequence[Evidence]) -> NDArray[np.float64]:
         """Return for each hit the probability that it answers ``query``, each by itself: [K] in 0..1."""
         weights = np.array(self.han_weights if _HAN.search(query) else self.weights)
-        return _sigmoid(features(hits, self.unrelated) @ weights[:-1] + weights[-1])
+        crossing = np.array([self.crossing * crosses(query, hit.language) for hit in hits])
+        return _sigmoid(features(hits, self.unrelated) @ weights[:-1] + weights[-1] + crossing)
 
     def confidences(self, query: str, hits: Sequence[Evidence]) -> list[float]:
         """Return the probabilities held from rising along the hits: a list to cut at a threshold.
@@ -162,6 +173,7 @@ class Calibration:
             "unrelated": self.unrelated,
             "weights": list(self.weights),
             "han_weights": list(self.han_weights),
+            "crossing": self.crossing,
         }
 
     @classmethod
@@ -172,18 +184,31 @@ class Calibration:
             ValueError: the record is not such a thing, or its numbers cannot be a calibration.
         """
         try:
-            unrelated = float(record["unrelated"])
+            unrelated, crossing = float(record["unrelated"]), float(record["crossing"])
             weights, han_weights = (
                 _four([float(value) for value in record[name]]) for name in ("weights", "han_weights")
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a calibration: {error!r}") from error
-        numbers = (unrelated, *weights, *han_weights)
+        numbers = (unrelated, crossing, *weights, *han_weights)
         if not all(map(math.isfinite, numbers)) or not -1 <= unrelated < 1:
             raise ValueError("not a calibration: a number is out of range")
         if min(*weights[:3], *han_weights[:3]) < 0:
             raise ValueError("not a calibration: a weight is negative")
-        return cls(unrelated, weights, han_weights)
+        return cls(unrelated, weights, han_weights, crossing)
+
+
+def crosses(query: str, language: str | None) -> bool:
+    """Return whether an entry's language is surely another than the query's, as far as Han characters tell.
+
+    Args:
+        query: any text.
+        language: the entry's BCP 47 tag; None if it does not say.
+    """
+    if language is None:
+        return False
+    tag = language.partition("-")[0].lower()
+    return tag not in _WITH_HAN if _HAN.search(query) else tag in _CHINESE
 
 
 def texts_to_measure() -> list[str]:
@@ -196,7 +221,9 @@ def fit_calibration(vectors: Mapping[str, NDArray[np.float32]]) -> Calibration:
     """Measure a model.
 
     Chinese queries are asked of the Chinese half of the demo FAQ and English ones of the English half: an
-    entry's twin in the other language is right as well, and would pass for a rival.
+    entry's twin in the other language is right as well, and would pass for a rival. Then the other way round,
+    for what crossing languages changes: of that only the constant, since there are too few right answers to
+    tell weights of their own.
 
     Queries with Han characters get weights of their own only if the Bayesian information criterion says that
     the examples demand it: a model that knows both languages is steadier with one set, one that knows no
@@ -209,15 +236,7 @@ def fit_calibration(vectors: Mapping[str, NDArray[np.float32]]) -> Calibration:
         KeyError: a text has no vector.
     """
     unrelated = unrelated_cosine(np.stack([vectors[text] for text in UNRELATED_QUESTIONS]))
-    blocks: list[NDArray[np.float64]] = []
-    labels: list[bool] = []
-    han: list[bool] = []
-    for query, hits in _examples(vectors, unrelated):
-        block = features(hits, unrelated)[:_FITTED_HITS]
-        blocks.append(block)
-        labels.extend(hit.id in query.faq_ids for hit in hits[:_FITTED_HITS])
-        han.extend([_HAN.search(query.query) is not None] * len(block))
-    rows, right, is_han = np.concatenate(blocks), np.array(labels, dtype=np.float64), np.array(han)
+    rows, right, is_han = _evidence(_examples(vectors, unrelated), unrelated)
     both = fit_logistic(rows, right)
     apart = [fit_logistic(rows[of], right[of]) for of in (~is_han, is_han)]
     gain = sum(
@@ -227,7 +246,36 @@ def fit_calibration(vectors: Mapping[str, NDArray[np.float32]]) -> Calibration:
     # Schwarz 1978: half the log of the number of examples for each further parameter.
     demanded = gain > len(both) * math.log(len(rows)) / 2
     first, second = apart if demanded else (both, both)
-    return Calibration(unrelated, _four(first), _four(second))
+    rows, right, is_han = _evidence(_examples(vectors, unrelated, crossing=True), unrelated)
+    scores = np.where(is_han, rows @ second[:-1] + second[-1], rows @ first[:-1] + first[-1])
+    return Calibration(unrelated, _four(first), _four(second), _shift(scores, right))
+
+
+def _evidence(
+    examples: Sequence[tuple[LabelledQuery, list[Hit]]], unrelated: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Return features, whether the entry is right, and whether its query has Han characters, a row a hit."""
+    blocks: list[NDArray[np.float64]] = []
+    labels: list[bool] = []
+    han: list[bool] = []
+    for query, hits in examples:
+        block = features(hits, unrelated)[:_FITTED_HITS]
+        blocks.append(block)
+        labels.extend(hit.id in query.faq_ids for hit in hits[:_FITTED_HITS])
+        han.extend([_HAN.search(query.query) is not None] * len(block))
+    return np.concatenate(blocks), np.array(labels, dtype=np.float64), np.array(han)
+
+
+def _shift(scores: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    """Return what to add to all scores, so that they come to as many right entries as there are."""
+    low, high = -_MOST_SHIFT, _MOST_SHIFT
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _sigmoid(scores + middle).sum() < right.sum():
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def fit_logistic(rows: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -294,12 +342,18 @@ def _log_likelihood(
 
 
 def _examples(
-    vectors: Mapping[str, NDArray[np.float32]], unrelated: float
+    vectors: Mapping[str, NDArray[np.float32]], unrelated: float, *, crossing: bool = False
 ) -> list[tuple[LabelledQuery, list[Hit]]]:
-    """Search the demo for its queries; each answerable one twice, the second time without its answer."""
+    """Search the demo for its queries; each answerable one twice, the second time without its answer.
+
+    Args:
+        vectors: by text.
+        unrelated: the model's cosine for unrelated texts.
+        crossing: ask each language's queries of the entries of the other.
+    """
     examples: list[tuple[LabelledQuery, list[Hit]]] = []
     entries = demo_entries()
-    for language, wants_han in (("zh", True), ("en", False)):
+    for language, wants_han in (("zh", not crossing), ("en", crossing)):
         bank = [entry for entry in entries if entry.language == language]
         queries = [query for query in demo_queries() if (_HAN.search(query.query) is not None) == wants_han]
         depth = EVIDENCE_HITS + 1

@@ -13,7 +13,7 @@ from service.faq.json_files import write_json
 logger = logging.getLogger(__name__)
 
 # To be raised with any change of how a calibration is fitted or applied: older files are then measured anew.
-_PROCEDURE: Final = 1
+_PROCEDURE: Final = 2
 
 
 class CalibrationCache:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from service.faq.calibration import (
     EVIDENCE_HITS,
     Calibration,
+    _examples,
+    crosses,
     features,
     fit_calibration,
     fit_logistic,
@@ -32,7 +34,7 @@ class Seen:
 
 HITS = st.lists(st.builds(Seen, st.floats(-1, 1), st.floats(0, 50) | st.just(0.0)), min_size=1, max_size=14)
 WEIGHTS = st.tuples(st.floats(0, 30), st.floats(0, 30), st.floats(0, 30), st.floats(-30, 30))
-CALIBRATIONS = st.builds(Calibration, st.floats(-1, 0.99), WEIGHTS, WEIGHTS)
+CALIBRATIONS = st.builds(Calibration, st.floats(-1, 0.99), WEIGHTS, WEIGHTS, st.floats(-20, 20))
 TWO = Calibration(0.5, (4.0, 1.0, 10.0, -2.0), (8.0, 1.0, 10.0, -2.0))
 
 
@@ -89,6 +91,51 @@ def test_queries_with_han_characters_take_weights_of_their_own() -> None:
     hits = [Seen(0.9, 1.0), Seen(0.6, 1.0)]
     assert TWO.confidences("refund", hits) != TWO.confidences("退款", hits)
     assert TWO.confidences("VIP 退款", hits) == TWO.confidences("退款", hits)
+
+
+@pytest.mark.parametrize(
+    ("query", "language", "crossing"),
+    [
+        ("退款", "en", True),
+        ("退款", "zh-Hans", False),
+        ("退款", "ZH", False),
+        ("退款", "ja", False),
+        ("refund", "zh", True),
+        ("refund", "yue-HK", True),
+        ("refund", "en", False),
+        ("refund", "fr", False),
+        ("かな", "ja", False),
+        ("refund", None, False),
+        ("退款", None, False),
+    ],
+)
+def test_crossing_is_what_han_characters_tell(query: str, language: str | None, crossing: bool) -> None:
+    """Between languages of one script nothing is known, and nothing is claimed."""
+    assert crosses(query, language) is crossing
+
+
+def test_an_entry_in_another_language_is_judged_by_such_entries() -> None:
+    """Its cosine is lower and its words never match: by the usual measure it would be no answer at all."""
+    calibration = replace(TWO, crossing=2.0)
+    [plain] = TWO.confidences("退款", [Seen(0.8, 0.0, language="en")])
+    [raised] = calibration.confidences("退款", [Seen(0.8, 0.0, language="en")])
+    assert np.log(raised / (1 - raised)) - np.log(plain / (1 - plain)) == pytest.approx(2.0)
+    for language in (None, "zh"):
+        same = [Seen(0.8, 0.0, language=language)]
+        assert calibration.confidences("退款", same) == TWO.confidences("退款", same)
+
+
+def test_across_languages_as_many_are_right_as_confidences_say(
+    vectors: Mapping[str, NDArray[np.float32]],
+) -> None:
+    """Whatever the model: one that knows no second language is not sure of anything there."""
+    calibration = fit_calibration(vectors)
+    right, sure = 0, 0.0
+    for query, hits in _examples(vectors, calibration.unrelated, crossing=True):
+        sure += float(calibration.probabilities(query.query, hits)[:5].sum())
+        right += sum(hit.id in query.faq_ids for hit in hits[:5])
+    assert right > 0
+    assert sure == pytest.approx(right, rel=1e-6)
 
 
 def test_the_fit_is_the_same_each_time_and_for_any_order(
@@ -167,6 +214,8 @@ def test_a_calibration_survives_being_stored(calibration: Calibration) -> None:
         {"weights": [1.0, 2.0, 3.0]},
         {"weights": [-1.0, 2.0, 3.0, 0.0]},
         {"han_weights": None},
+        {"crossing": float("inf")},
+        {"crossing": None},
         {"han_weights": ["x", 0, 0, 0]},
     ],
 )
