@@ -45,6 +45,7 @@ from model.runtime.bundle import (
     FileEntry,
     Manifest,
     Precision,
+    ScoreCalibration,
     Source,
     Storage,
     StoredPrecision,
@@ -298,6 +299,17 @@ def record_quality(path: Path, quality: Mapping[str, Any]) -> Manifest:
     )
     _write_manifest(path, updated)
     return updated
+
+
+def record_calibration(path: Path, calibration: ScoreCalibration | None) -> Manifest:
+    """Write how a tagger's scores are calibrated into its manifest; None = not at all.
+
+    Raises:
+        BundleError: The bundle is damaged.
+    """
+    manifest = Bundle.load(path).manifest.model_copy(update={"calibration": calibration})
+    _write_manifest(path, manifest)
+    return manifest
 
 
 @contextmanager

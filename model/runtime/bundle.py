@@ -114,7 +114,7 @@ class FileEntry(_Part):
 
 
 class ScoreCalibration(_Part):
-    """How a span's raw score becomes the share of such spans that are right; see ``runtime.calibration``."""
+    """From the log-odds of a span's least sure word to those of the span; see ``runtime.calibration``."""
 
     slope: float = Field(gt=0)
     intercept: float
@@ -139,7 +139,7 @@ class Manifest(_Part):
     default_prompt_name: str | None = None
     labels: tuple[str, ...] = ()
     label_scheme: SchemeName | None = None  # None = as the labels' letters say
-    calibration: ScoreCalibration | None = None  # of entity scores; None = raw scores are given
+    calibration: ScoreCalibration | None = None  # of entity scores; None = means over words
     precision: Precision
     quality: dict[str, JsonValue] = {}  # measured figures, nested by set, language or label
     files: dict[str, FileEntry]

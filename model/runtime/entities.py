@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Literal, Self
 
@@ -20,7 +21,7 @@ from model.runtime.crf import LinearChainCrf
 from model.runtime.decoding import SequenceDecoder
 from model.runtime.documents import Document, Paragraph
 from model.runtime.label_schemes import LabelScheme
-from model.runtime.tagging import Entity, find_entities
+from model.runtime.tagging import Entity, find_entities, mean_of
 from model.runtime.windows import stitch
 
 Strategy = Literal["viterbi"] | PipelineStrategy
@@ -34,7 +35,8 @@ class EntityOptions:
         threshold: least score; drops whole entities and never changes another's borders.
         labels: entity types that are kept; None = all.
         strategy: how labels become entities. ``viterbi``: the best sequence that the scheme allows, over
-            words; scores are calibrated if the bundle says how. The others: see ``aggregation``; raw scores.
+            words; its scores are calibrated if the bundle says how, else means of the probabilities of the
+            words' labels. The others: see ``aggregation``.
     """
 
     threshold: float = 0.0
@@ -53,7 +55,8 @@ class EntityFinder:
         """
         self._scheme = LabelScheme.from_labels(manifest.labels, manifest.label_scheme)
         self._decoder = SequenceDecoder(self._scheme, crf)
-        self._calibration = manifest.calibration
+        calibration = manifest.calibration
+        self._score = mean_of if calibration is None else partial(calibrated, calibration=calibration)
         self._type_of = dict(zip(self._scheme.labels, self._scheme.types, strict=True))
 
     @classmethod
@@ -103,11 +106,14 @@ class EntityFinder:
         tokenized = paragraph.tokenized
         if strategy != "viterbi":
             return aggregate(paragraph.text, tokenized, logits, self._scheme, strategy)
-        entities = find_entities(paragraph.text, tokenized.offsets, tokenized.word_ids, logits, self._decoder)
-        calibration = self._calibration
-        if calibration is None:
-            return entities
-        return [replace(entity, score=calibrated(entity.score, calibration)) for entity in entities]
+        return find_entities(
+            paragraph.text,
+            tokenized.offsets,
+            tokenized.word_ids,
+            logits,
+            self._decoder,
+            score=self._score,
+        )
 
     def _is_wanted(self, entity: Entity, options: EntityOptions) -> bool:
         return options.labels is None or self._type_of.get(entity.label, entity.label) in options.labels

@@ -9,7 +9,7 @@ scheme's rules (``decoding``), so no answer holds an ``I-X`` out of place.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +34,7 @@ _CONNECTORS = frozenset("-\u2010\u2011\u2013'\u2019&\u00b7\u2027\u30fb\uff0d")
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A named entity: ``text[start:end]`` in code points, its type, and a score.
-
-    ``score`` is the mean, over its words, of the probability of each word's label; 0..1.
-    """
+    """A named entity: ``text[start:end]`` in code points, its type, and a score, 0..1."""
 
     start: int
     end: int
@@ -54,12 +51,19 @@ class Word:
     first_token: int
 
 
+def mean_of(probabilities: NDArray[np.float64]) -> float:
+    """The score that is usual: the mean over an entity's words."""
+    return float(probabilities.mean())
+
+
 def find_entities(
     text: str,
     offsets: NDArray[np.int64],
     word_ids: Sequence[int | None],
     logits: NDArray[np.float32] | NDArray[np.float64],
     decoder: SequenceDecoder,
+    *,
+    score: Callable[[NDArray[np.float64]], float] = mean_of,
 ) -> list[Entity]:
     """Entities of ``text``, in order and without overlap.
 
@@ -69,6 +73,7 @@ def find_entities(
         word_ids: [S].
         logits: [S, L], finite, in the scheme's order.
         decoder: of the bundle.
+        score: of an entity, by the [W] probabilities of its words' labels.
     """
     scheme = decoder.scheme
     if logits.shape != (len(offsets), len(scheme.labels)):
@@ -89,7 +94,7 @@ def find_entities(
         start, end = trimmer.tidy(max(words[first].start, free_from), words[last].end)
         label = scheme.types[path[first]]
         if start < end and label is not None:
-            entities.append(Entity(start, end, label, float(probabilities[first : last + 1].mean())))
+            entities.append(Entity(start, end, label, score(probabilities[first : last + 1])))
             free_from = end
     return entities
 

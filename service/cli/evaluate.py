@@ -13,6 +13,7 @@ import click
 from model.runtime.bundle import BundleError
 from model.training.spans import count_spans
 from service.cli.labelled_files import labelled_file_options, read_or_refuse
+from service.cli.reliability import ner_scores
 
 if TYPE_CHECKING:
     from model.runtime.bundle import Bundle
@@ -28,6 +29,9 @@ _EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Pat
 @click.group()
 def evaluate() -> None:
     """Measure a model on your own files."""
+
+
+evaluate.add_command(ner_scores)
 
 
 @evaluate.command("ner")

@@ -151,6 +151,8 @@ async def test_the_default_tagger_gets_its_examples_right() -> None:
                 continue
             answer = (await client.post("/ner", json=example["value"])).json()
             inputs = example["value"]["inputs"]
+            if "parameters" in example["value"]:  # the other API's shapes have tests of their own
+                continue
             for text, entities in zip([inputs] if isinstance(inputs, str) else inputs, answer, strict=True):
                 found[text] = {entity["text"]: entity["label"] for entity in entities}
     assert found == {
