@@ -302,7 +302,7 @@ def restore(file: Path, *, yes: bool, **flags: str | None) -> None:
     if settings.faq_store == "milvus":
         raise click.ClickException(
             "a snapshot replaces the embedded store's file, and CONCHE_FAQ_STORE is milvus; restore it with "
-            "--faq-store embedded"
+            "--faq-store embedded, and copy it with `conche faq migrate`"
         )
     path = settings.data_path() / STORE_FILE
     if not yes:

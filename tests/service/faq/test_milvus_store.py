@@ -211,15 +211,6 @@ class MilvusConformance(StoreConformance):
         assert [found.question for found in other.changes("faq", 0).entries] == [*expected, "c"]
         check_vectors(other.changes("faq", 0))
 
-    def test_two_prefixes_share_a_database(self, store: MilvusFaqStore, server: MilvusProcess) -> None:
-        """Names that begin alike are told apart."""
-        with MilvusFaqStore(MilvusConnection(server.uri), prefix=f"{PREFIX}2") as other:
-            assert [info.name for info in other.collections()] == []
-            other.create("other")
-            other.configure("other", default_answer="x", min_score=None)
-            assert [info.name for info in store.collections()] == ["faq"]
-            other.drop("other")
-
     def test_a_snapshot_is_a_file_of_the_embedded_store(self, store: MilvusFaqStore, tmp_path: Path) -> None:
         """So the way back, and to one machine, needs nothing more."""
         store.create("empty-one")
@@ -246,6 +237,15 @@ class TestOnMilvusLite(MilvusConformance):
     def server(self, milvus_lite: MilvusProcess) -> MilvusProcess:
         """The server."""
         return milvus_lite
+
+    def test_two_prefixes_share_a_database(self, store: MilvusFaqStore, server: MilvusProcess) -> None:
+        """Names that begin alike are told apart."""
+        with MilvusFaqStore(MilvusConnection(server.uri), prefix=f"{PREFIX}2") as other:
+            assert [info.name for info in other.collections()] == []
+            other.create("other")
+            other.configure("other", default_answer="x", min_score=None)
+            assert [info.name for info in store.collections()] == ["faq"]
+            other.drop("other")
 
 
 class TestOnMilvus(MilvusConformance):
