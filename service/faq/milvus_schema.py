@@ -627,7 +627,10 @@ def _create(
             parameters = client.prepare_index_params()
             parameters.add_index(field_name, index_type=kind, metric_type=metric, params=options)
             client.create_index(name, parameters, sync=False)
-    client.load_collection(name)
+    from pymilvus.client.types import LoadState  # noqa: PLC0415 - an optional extra
+
+    if client.get_load_state(name)["state"] != LoadState.Loaded:
+        client.load_collection(name)
 
 
 def _key(incarnation: int, identifier: str, version: int, part: int) -> str:

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,6 +144,8 @@ class MilvusFaqStore:
         milvus.make(
             lambda client: create_entries(client, self._names.entries, bm25=self._bm25), self._names.entries
         )
+        for dimensions in self._dimensions():  # a server need not load them when it starts
+            self._vectors(dimensions)
 
     def __enter__(self) -> Self:
         return self
@@ -510,12 +512,22 @@ class MilvusFaqStore:
                 before = self._heads.head(name)
                 if before is not None:
                     self._remove_leftovers(claim, before)
-                if before is not None and before.incarnation is not None:
-                    yield claim, before, before
-                elif create:
-                    yield claim, before, _new_head(name, claim.version)
-                else:
-                    raise unknown_collection(name, self._present())
+                head = before
+                if head is None or head.incarnation is None:
+                    if not create:
+                        raise unknown_collection(name, self._present())
+                    head = _new_head(name, claim.version)
+                try:
+                    yield claim, before, head
+                except BaseException:
+                    if claim.dirty and not (claim.sealed or claim.in_doubt):
+                        self._take_back(claim, head)
+                    raise
+
+    def _take_back(self, claim: Claim, head: Head) -> None:
+        """Remove the rows of a write that did not happen; nobody sees them, and the next writer tries too."""
+        with suppress(ServiceError):
+            self._purge(claim, f"incarnation == {head.incarnation} and version == {claim.version}")
 
     def _remove_leftovers(self, claim: Claim, head: Head) -> None:
         """Remove what writers left that did not come to an end, before or after their seal."""
@@ -678,11 +690,16 @@ class MilvusFaqStore:
         self._purge_vectors(claim, filter_)
 
     def _purge_vectors(self, claim: Claim, filter_: str) -> None:
-        for name in self._milvus.collections():
-            dimensions = name.removeprefix(self._names.vectors_start)
-            if dimensions != name:
-                # Perhaps it was made by half when its maker died.
-                self._milvus.purge(self._vectors(int(dimensions)), filter_, claim.beat)
+        for dimensions in self._dimensions():
+            # Perhaps it was made by half when its maker died.
+            self._milvus.purge(self._vectors(dimensions), filter_, claim.beat)
+
+    def _dimensions(self) -> list[int]:
+        """Of which vectors there are Milvus collections."""
+        start = self._names.vectors_start
+        return [
+            int(name.removeprefix(start)) for name in self._milvus.collections() if name.startswith(start)
+        ]
 
     def _vectors(self, dimensions: int) -> str:
         """The Milvus collection of vectors of that length, made if need be."""

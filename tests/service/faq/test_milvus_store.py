@@ -152,6 +152,10 @@ class MilvusConformance(StoreConformance):
         for reader in (store, other):
             assert [found.question for found in reader.changes("faq", 0).entries] == ["old", "by the other"]
         monkeypatch.undo()
+        rows = store._milvus.query(
+            store._names.entries, f"incarnation == {store._head('faq').incarnation}", ["version"]
+        )
+        assert {row["version"] for row in rows}.isdisjoint(store._head("faq").voids)
         put(store, "faq", entry("c"))
         assert ids(other, "faq") == ["a", "b", "c"]
         check_vectors(other.changes("faq", 0))
@@ -275,3 +279,17 @@ def test_a_server_that_stops_is_told_so(tmp_path: Path) -> None:
         store.close()
         with pytest.raises(UnavailableError, match="does not answer"):
             MilvusConnection(server.uri, timeout_s=2)
+
+
+def test_a_killed_server_comes_back_with_everything(tmp_path: Path) -> None:
+    """Also for a process that opens the store and only reads: what was loaded is loaded again."""
+    for start in range(2):
+        with milvus_lite_server(tmp_path) as server:
+            with MilvusFaqStore(MilvusConnection(server.uri)) as store:
+                if start == 0:
+                    put(store, "faq", entry("a", "q", "answer"), entry("b"), create=True)
+                    delete(store, "faq", "b")
+                changes = store.changes("faq", 0)
+                assert [found.id for found in changes.entries] == ["a"]
+                check_vectors(changes)
+            server.stop()
