@@ -27,6 +27,7 @@ CURVES_NAME: Final = "learning_curves.svg"
 PAGE_NAME: Final = "mistakes.html"
 _WEAK: Final = 0.1  # F1 below that over all labels
 _FEW_GOLD: Final = 100
+_FEW_OF_LABEL: Final = 20  # below, precision and recall differ by chance
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 
@@ -106,7 +107,7 @@ def _spots_of(report: NerReport) -> Iterator[str]:
     for label, score in report.per_label.items():
         if score.f1 < report.overall.f1 - _WEAK:
             yield (f"{label} has F1 {100 * score.f1:.1f}, all labels together {100 * report.overall.f1:.1f}.")
-        if score.gold and abs(score.precision - score.recall) > _WEAK:
+        if score.gold >= _FEW_OF_LABEL and abs(score.precision - score.recall) > _WEAK:
             more, less = ("misses", "invents") if score.precision > score.recall else ("invents", "misses")
             yield (
                 f"{label} {more} more than it {less}: precision {100 * score.precision:.1f}, recall "
@@ -117,7 +118,7 @@ def _spots_of(report: NerReport) -> Iterator[str]:
         for (gold, predicted), count in report.confusion.items()
         if gold != predicted and NOTHING not in (gold, predicted)
     ]
-    if confused:
+    if confused and max(confused)[0] > 1:
         count, gold, predicted = max(confused)
         yield f"{gold} is taken for {predicted} most often of all confusions ({count} times)."
 
@@ -220,7 +221,7 @@ def _epochs(facts: CardFacts) -> Iterator[Sequence[object]]:
 def _mistakes(name: str, report: NerReport) -> Iterator[str]:
     yield f"## Mistakes on {name}"
     yield ""
-    yield ", ".join(f"{report.kinds.get(kind, 0)} {kind}" for kind in MISTAKES) + "."
+    yield "Kinds: " + ", ".join(f"{report.kinds.get(kind, 0)} {kind}" for kind in MISTAKES) + "."
     yield ""
     yield f"What each label (row) was taken for; {NOTHING} = nothing:"
     yield ""
