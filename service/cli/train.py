@@ -244,6 +244,10 @@ def train_ner(
         UnfitBaseError,
     ) as error:
         raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            "stopped; the same command goes on, or begins anew with --restart"
+        ) from None
     for line in results.table():
         click.echo(line)
     click.echo(f"{output}: {size}")

@@ -244,6 +244,18 @@ def test_the_command_goes_on_after_a_kill_and_gives_the_same_bundle(base: Path, 
         np.testing.assert_array_equal(array, other[name])
 
 
+def test_ctrl_c_says_how_to_go_on(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours of training are not lost, and whoever stops one should know."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("model.training.tagger.fine_tune", interrupted)
+    result = CliRunner().invoke(main, arguments(base, tmp_path, base.parent / "stopped"))
+    assert result.exit_code == 1
+    assert "the same command goes on" in result.output
+
+
 def test_options_that_do_not_go_together_are_refused(base: Path, tmp_path: Path) -> None:
     """Before anything slow."""
     more = ["--architecture", "bilstm-crf", "--lora-rank", "4"]
