@@ -15,8 +15,8 @@ from service.faq.milvus_schema import QUESTION_AND_ANSWER, Head, Names, quoted, 
 from service.faq.store import Vector
 
 # HNSW looks at so many times as many rows as it is asked for, and at least at so many.
-_EF_FACTOR: Final = 2
-_LEAST_EF: Final = 128
+_EF_FACTOR: Final = 8
+_LEAST_EF: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
