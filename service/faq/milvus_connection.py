@@ -147,7 +147,7 @@ class MilvusConnection:
         """All rows that ``filter_`` selects with ``start <= sequence < stop``, however many there are.
 
         In rising ranges of ``sequence``; within one in no certain order. Milvus neither sorts nor gives more
-        than 16,384 rows at a time, so a range that is too full is halved.
+        than 16,384 rows at a time, so ranges grow and shrink with what comes back.
 
         Args:
             collection: with a column ``sequence``.
@@ -159,9 +159,9 @@ class MilvusConnection:
             large: an entry or a vector is among the fields.
         """
         limit = _LARGE_ROWS if large else MAX_ROWS_A_QUERY
-        ranges = [(start, stop)]
-        while ranges:
-            low, high = ranges.pop()
+        low, width = start, max(1, limit // 4)
+        while low < stop:
+            high = min(low + width, stop)
             try:
                 found = self.query(
                     collection,
@@ -176,10 +176,12 @@ class MilvusConnection:
                     raise
                 found = None
             if high - low > 1 and (found is None or len(found) >= limit):
-                middle = (low + high) // 2
-                ranges += [(middle, high), (low, middle)]
-            else:
-                yield from found or ()
+                width = (high - low) // 2
+                continue
+            yield from found or ()
+            low = high
+            if len(found or ()) < limit // 4:  # most places are empty by now
+                width *= 2
 
     def insert(self, collection: str, rows: Iterable[Row]) -> None:
         """Add rows, in as many messages as it takes."""
