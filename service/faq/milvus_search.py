@@ -65,6 +65,7 @@ class MilvusSearcher:
         model_id: str,
         on_unproven: Callable[[int], None] | None = None,
     ) -> None:
+        self._store = store
         parts = store.parts
         self._milvus = parts.milvus
         self._heads = parts.heads
@@ -93,10 +94,11 @@ class MilvusSearcher:
         Raises:
             as `FaqSearcher.current`.
         """
-        head = self._heads.head(name)
-        if head is None or head.incarnation is None:
-            present = [each.name for each in self._heads.heads().values() if each.incarnation is not None]
-            raise unknown_collection(name, present)
+        with self._store.in_use():
+            head = self._heads.head(name)
+            if head is None or head.incarnation is None:
+                present = [each.name for each in self._heads.heads().values() if each.incarnation is not None]
+                raise unknown_collection(name, present)
         if head.fingerprint not in {None, self._fingerprint}:
             raise model_mismatch(head.info(), self._model_id)
         return head
@@ -108,7 +110,8 @@ class MilvusSearcher:
         for _ in range(_TRIES):
             head = self.head(name)
             try:
-                found, unproven = self._search(head, queries, vectors, wish)
+                with self._store.in_use():
+                    found, unproven = self._search(head, queries, vectors, wish)
             except TornReadError:
                 if self.head(name).version == head.version:
                     raise StorageError(

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -166,6 +166,10 @@ class MilvusFaqStore:
     def parts(self) -> MilvusParts:
         """What it reads through."""
         return MilvusParts(self._milvus, self._names, self._heads, self._entries, self._bm25)
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep the store open while something reads through its parts; `UnavailableError` if it is closed."""
+        return self._open()
 
     # Collections
 

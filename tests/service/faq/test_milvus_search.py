@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import ModelMismatchError, UnknownCollectionError
+from service.errors import ModelMismatchError, UnavailableError, UnknownCollectionError
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.filters import Filter, parse_filter
 from service.faq.index import FaqIndex, Hit, Mode
+from service.faq.milvus_candidates import MilvusCandidates, Moment
 from service.faq.milvus_connection import MilvusConnection
 from service.faq.milvus_search import MilvusSearcher
 from service.faq.milvus_store import MilvusFaqStore
@@ -337,3 +338,36 @@ def test_a_reindex_is_followed(store: MilvusFaqStore) -> None:
     found = live.search(QUERIES, turned, unrelated=UNRELATED, top_k=10, mode="hybrid", filter=None)
     for hits, others in zip(found, expected(index_of(entries)), strict=True):
         assert [hit.score for hit in hits] == pytest.approx([other.score for other in others], abs=1e-5)
+
+
+def test_the_servers_own_bm25_names_candidates(milvus_lite: MilvusProcess) -> None:
+    """Where it has one: for words that too many entries hold, the rarer and the more of them the better."""
+    with MilvusFaqStore(MilvusConnection(milvus_lite.uri), prefix="candidates") as store:
+        entries = [
+            FaqEntry(id=f"e{n}", question=f"how do I order {n}", answer="我们会退款。") for n in range(30)
+        ]
+        entries.append(FaqEntry(id="both", question="how do I refund 发票", answer="yes"))
+        put(store, *entries)
+        parts = store.parts
+        assert parts.bm25
+        candidates = MilvusCandidates(parts.milvus, parts.names, parts.entries)
+        head = parts.heads.head("shop")
+        assert head is not None
+        moment = Moment(head)
+        assert candidates.by_bm25(moment, ["refund", "发票"], 1) == {"both"}
+        assert candidates.by_bm25(moment, ["退款"], 50) == {each.id for each in entries[:30]}
+        assert candidates.by_bm25(moment, ["zebra"], 5) == candidates.by_bm25(moment, [], 5) == frozenset()
+        some = Moment(head, '(entry_id in ["e3"])')
+        assert candidates.by_bm25(some, ["order"], 5) == {"e3"}
+        store.drop("shop")
+
+
+def test_a_closed_store_is_not_searched(open_store: OpenStore, store: MilvusFaqStore) -> None:
+    """With the error of every other call on it, as when the service stops amid a search."""
+    put(store, FaqEntry(id="a", question="a", answer=""))
+    other = open_store()
+    searcher = searcher_of(other)
+    assert search(searcher, ["a"])
+    other.close()
+    with pytest.raises(UnavailableError):
+        search(searcher, ["a"])
