@@ -51,7 +51,8 @@ class Hit:
         lexical: BM25 over all of the entry's text, from 0, without an upper bound.
         share: 0..1, how much of the query's words the entry has: by the square of their idf, words that only
             the answer has at half.
-        dense_rank: 1 for the entry closest by ``dense`` of all that were searched; equals share a rank.
+        dense_rank: 1 for the entry closest by ``dense`` of all that were searched, in Milvus of all that were
+            looked at; equals share a rank.
         lexical_rank: the same by ``lexical``; None if the entry has no word of the query.
         matched_phrasing: the question or alternate closest to the query.
         terms: the query's words, characters and pairs.

@@ -14,9 +14,11 @@ from service.faq.milvus_entries import MilvusEntries
 from service.faq.milvus_schema import QUESTION_AND_ANSWER, Head, Names, quoted, readable_at, term_key, visible
 from service.faq.store import Vector
 
-# HNSW looks at so many times as many rows as it is asked for, and at least at so many.
+# HNSW looks at so many times as many rows as it is asked for, at least at so many, and at most at as many as
+# Milvus allows.
 _EF_FACTOR: Final = 8
 _LEAST_EF: Final = 512
+_MOST_EF: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class MilvusCandidates:
             list(vectors),
             f"{moment.rows} and generation == {moment.head.generation} and {kind}",
             limit=count,
-            options={"ef": max(_LEAST_EF, _EF_FACTOR * count)},
+            options={"ef": min(max(_LEAST_EF, _EF_FACTOR * count), _MOST_EF)},
             at=moment.at,
         )
         return [

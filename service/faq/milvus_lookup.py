@@ -13,6 +13,7 @@ from service.faq.filters import Filter
 from service.faq.index import FaqIndex, Hit, Mode, WordStatistics
 from service.faq.lexical import lexical_terms
 from service.faq.milvus_candidates import MilvusCandidates, Moment
+from service.faq.milvus_schema import MAX_ROWS_A_QUERY
 
 # Queries whose first candidates are read together.
 _BLOCK: Final = 16
@@ -144,7 +145,8 @@ class MilvusLookup:
 
     def _block(self, queries: Sequence[str], vectors: NDArray[np.float32]) -> tuple[list[list[Hit]], int]:
         terms = [sorted(set(lexical_terms(query))) for query in queries]
-        depth = _Depth(max(_FIRST_ROWS, 2 * self._wish.top_k), _FIRST_HOLDERS)
+        rows = min(max(_FIRST_ROWS, 2 * self._wish.top_k), MAX_ROWS_A_QUERY)
+        depth = _Depth(rows, _FIRST_HOLDERS)
         looks = self._look(terms, vectors, depth)
         holding = self._holding([word for words in terms for word in words])
         statistics = WordStatistics(self._entries, self._mean_length, holding)

@@ -251,6 +251,14 @@ def _one_more_than_nothing(depth: Any) -> Any:
     return type(depth)(min(3 * depth.rows, 1_024), min(3 * depth.holders + 1, 2_048))
 
 
+def test_more_hits_can_be_asked_for_than_milvus_gives_rows(store: MilvusFaqStore) -> None:
+    """An operator may allow any ``top_k``; Milvus refuses more than 16,384 rows at a time."""
+    entries = bank(30)
+    put(store, *entries)
+    [hits] = search(searcher_of(store), ["refund"], top_k=10_000)
+    assert len(hits) == sum(each.enabled for each in entries)
+
+
 def test_a_search_that_the_bound_ends_is_counted(
     store: MilvusFaqStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
