@@ -3,11 +3,21 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from service.errors import ServiceError
+from service.access import Access, document_keys
+from service.api_keys import KeyFileError, KeyRing
+from service.errors import (
+    ForbiddenError,
+    RateLimitedError,
+    ServiceError,
+    TooManyConcurrentError,
+    UnauthorizedError,
+)
 from service.http_errors import (
     MalformedUrlError,
     MethodNotAllowedError,
@@ -21,9 +31,14 @@ from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
 from service.routes import admin, docs, embed, faq, health, info, metrics, ner, openai, search, tei
-from service.settings import Settings
+from service.settings import OFF, Settings
 
 OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
+
+ROUTERS = [
+    module.router for module in (embed, search, ner, faq, openai, tei, admin, health, info, metrics, docs)
+]
+KEY_ERRORS = (UnauthorizedError, ForbiddenError, RateLimitedError, TooManyConcurrentError)
 
 DESCRIPTION = "Sentence embeddings, FAQ search and named entities in Chinese and English, from one process."
 
@@ -34,8 +49,12 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     Args:
         settings: read once, by the caller.
         services: opens what the routes need; tests pass fakes.
+
+    Raises:
+        StartupError: the file of API keys cannot be used.
     """
     registry = Metrics()
+    keys = _open_keys(settings, registry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -56,21 +75,18 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     app.state.metrics = registry
     app.state.startup_error = None  # why the lifespan could not begin, for whoever runs the app
     install_error_handlers(app)
-    routers = [
-        module.router for module in (embed, search, ner, faq, openai, tei, admin, health, info, metrics, docs)
-    ]
-    for router in routers:
+    for router in ROUTERS:
         app.include_router(router)
+    routes = [route for router in ROUTERS for route in router.routes]
 
     registry.expect_requests(
         {
             (method, route.path_format): documented_codes(route.responses)
-            for router in routers
-            for route in router.routes
+            for route in routes
             if isinstance(route, APIRoute)
             for method in route.methods or ()
         },
-        on_any=_series(ServiceError, RequestTimeoutError),
+        on_any=_series(ServiceError, RequestTimeoutError, *(KEY_ERRORS if keys is not None else ())),
         on_wrong_method=_series(MethodNotAllowedError),
         on_no_route=_series(UnknownPathError, MalformedUrlError),
     )
@@ -82,6 +98,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
             status=record.status,
             code=record.code,
             seconds=record.seconds,
+            key=record.key,
         )
 
     def keep_startup_error(error: Exception) -> None:
@@ -89,6 +106,9 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
 
     # Added last = outermost.
     app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes)
+    if keys is not None:
+        app.add_middleware(Access, keys=keys, routes=routes, metrics_need_key=settings.metrics_need_key)
+        _document_keys(app, metrics_need_key=settings.metrics_need_key)
     app.add_middleware(
         RequestContext,
         timeout_s=settings.limits.request_seconds,
@@ -102,3 +122,27 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
 def _series(*kinds: type[ServiceError]) -> list[tuple[int, str]]:
     """(HTTP status, code) of each; two kinds may share one of them, or both."""
     return sorted({(int(status_of(kind)), kind.code) for kind in kinds})
+
+
+def _open_keys(settings: Settings, metrics: Metrics) -> KeyRing | None:
+    if settings.api_keys_file == OFF:
+        return None
+    try:
+        keys = KeyRing(
+            Path(settings.api_keys_file).expanduser(), on_reload_failure=metrics.on_key_reload_failure
+        )
+    except KeyFileError as error:
+        raise StartupError(f"CONCHE_API_KEYS_FILE: {error}") from error
+    metrics.watch_keys(keys)
+    return keys
+
+
+def _document_keys(app: FastAPI, *, metrics_need_key: bool) -> None:
+    without_keys = app.openapi
+
+    def with_keys() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document_keys(without_keys(), metrics_need_key=metrics_need_key)
+        return app.openapi_schema or {}
+
+    app.openapi = with_keys  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -16,8 +16,12 @@ ServiceError
 │   ├── DuplicateEntryError  an id is taken, and replacing was not asked for
 │   ├── EntryChangedError    somebody else changed the entry meanwhile
 │   └── ModelMismatchError   the collection was embedded by another model
+├── UnauthorizedError       no key, or none that is known here
+├── ForbiddenError          the key is known, and is not for this
 ├── PayloadTooLargeError    the body, in bytes
 ├── OverloadedError         try again after ``retry_after_s``
+│   ├── RateLimitedError    the key has sent as many requests as it may, for now
+│   └── TooManyConcurrentError  the key has as many requests in work as it may
 ├── UnavailableError        starting, stopping, or a worker has gone
 ├── StorageError            entries cannot be read or written: file damaged or not ours, disk failing
 │   ├── StorageFullError     there is no room for what is to be written
@@ -195,6 +199,18 @@ class ModelMismatchError(ConflictError):
     code = "model_mismatch"
 
 
+class UnauthorizedError(ServiceError):
+    """The request brings no API key, or none that is known here."""
+
+    code = "unauthorized"
+
+
+class ForbiddenError(ServiceError):
+    """The API key lacks the scope that this takes; the message names it."""
+
+    code = "forbidden"
+
+
 class PayloadTooLargeError(ServiceError):
     """The body is larger than the service reads.
 
@@ -218,6 +234,18 @@ class OverloadedError(ServiceError):
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
+
+
+class RateLimitedError(OverloadedError):
+    """The API key has sent as many requests a minute as it may; nothing was started."""
+
+    code = "rate_limited"
+
+
+class TooManyConcurrentError(OverloadedError):
+    """The API key has as many requests in work as it may have at once; nothing was started."""
+
+    code = "too_many_concurrent"
 
 
 class UnavailableError(ServiceError):

@@ -28,6 +28,7 @@ from service.admission import TooManyCharactersError
 from service.errors import (
     ConflictError,
     EmptyInputError,
+    ForbiddenError,
     InferenceError,
     InvalidInputError,
     InvalidTextError,
@@ -39,6 +40,7 @@ from service.errors import (
     StorageError,
     StorageFullError,
     TooManyInputsError,
+    UnauthorizedError,
     UnavailableError,
 )
 
@@ -98,6 +100,8 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     StorageError: HTTPStatus.INTERNAL_SERVER_ERROR,
     StorageFullError: HTTPStatus.INSUFFICIENT_STORAGE,
     ReadOnlyStoreError: HTTPStatus.FORBIDDEN,
+    UnauthorizedError: HTTPStatus.UNAUTHORIZED,
+    ForbiddenError: HTTPStatus.FORBIDDEN,
     InferenceError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -171,6 +175,8 @@ _TYPES: dict[type[ServiceError], tuple[str, str]] = {
     ConflictError: ("Conflict", "invalid_request_error"),
     MethodNotAllowedError: ("Validation", "invalid_request_error"),
     PayloadTooLargeError: ("Validation", "invalid_request_error"),
+    UnauthorizedError: ("Unauthorized", "authentication_error"),
+    ForbiddenError: ("Forbidden", "permission_error"),
     OverloadedError: ("Overloaded", "rate_limit_error"),
     UnavailableError: ("Unhealthy", "service_unavailable_error"),
 }
@@ -242,6 +248,8 @@ def error_response(error: ServiceError, request_id: str, path: str) -> Response:
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
+    if isinstance(error, UnauthorizedError):
+        headers["www-authenticate"] = "Bearer"
     if isinstance(error, PayloadTooLargeError):
         headers["connection"] = "close"  # what is left of the body would be taken for the next request
     return Response(

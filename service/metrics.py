@@ -7,7 +7,7 @@ there before the first request, so that a rate has a zero to start from and an a
 
 import math
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
@@ -42,8 +42,10 @@ _REFUSALS: Final = (
     "input_too_long",
     "overloaded",
     "payload_too_large",
+    "rate_limited",
     "timeout",
     "too_many_characters",
+    "too_many_concurrent",
     "too_many_inputs",
     "unavailable",
 )
@@ -98,6 +100,7 @@ class Metrics:
         self.registry.register(_ThreadsCollector())
         self._routes = _Bounded(UNMATCHED)
         self._codes = _Bounded(OTHER)
+        self._keys = _Bounded(OTHER)
 
         self._requests = Counter(
             "conche_requests_total",
@@ -116,6 +119,20 @@ class Metrics:
             "conche_refusals_total",
             "Requests refused by a limit or for want of capacity.",
             ("reason",),
+            registry=self.registry,
+        )
+        self._key_requests = Counter(
+            "conche_key_requests_total",
+            "Requests answered, by the name of their API key; those without a known key are not here.",
+            ("key", "status"),
+            registry=self.registry,
+        )
+        self._keys_in_force = Gauge(
+            "conche_api_keys", "API keys in force; 0 = everything is open.", registry=self.registry
+        )
+        self._key_reload_failures = Counter(
+            "conche_api_keys_reload_failures_total",
+            "Changes of the file of API keys that could not be used; the old keys stayed in force.",
             registry=self.registry,
         )
         self._families = _ModelFamilies(self.registry)
@@ -167,7 +184,14 @@ class Metrics:
             self._requests.labels(route, method, str(status), code)
 
     def observe_request(
-        self, *, method: str, route: str, status: int, code: str | None, seconds: float
+        self,
+        *,
+        method: str,
+        route: str,
+        status: int,
+        code: str | None,
+        seconds: float,
+        key: str | None = None,
     ) -> None:
         """Count one request.
 
@@ -177,6 +201,7 @@ class Metrics:
             status: sent, 100 to 599.
             code: of the error; None if there was none.
             seconds: it took.
+            key: name of its API key; None if it needed none, or has none.
         """
         route = self._routes(route)
         code = self._codes(code) if code else ""
@@ -186,6 +211,16 @@ class Metrics:
         self._request_seconds.labels(route).observe(seconds)
         if code in _REFUSALS:
             self._refusals.labels(code).inc()
+        if key is not None:
+            self._key_requests.labels(self._keys(key), shown_status).inc()
+
+    def watch_keys(self, keys: Sized) -> None:
+        """Show how many API keys are in force."""
+        self._keys_in_force.set_function(lambda: len(keys))
+
+    def on_key_reload_failure(self) -> None:
+        """Note that a change of the file of API keys could not be used."""
+        self._key_reload_failures.inc()
 
     def observe_model(self, manifest: Manifest) -> "ModelMetrics":
         """Create the series of one model, and what feeds them."""

@@ -1,6 +1,7 @@
 """What surrounds every request, as plain ASGI: id, time limit, disconnects, body limit, access record.
 
-Outermost first: ``StartupErrors`` (start-up only), ``RequestContext``, ``BodyLimit``, then the routes.
+Outermost first: ``StartupErrors`` (start-up only), ``RequestContext``, ``Access`` (`service.access`, if there
+are keys), ``BodyLimit``, then the routes.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ class RequestRecord:
         status: the status sent; 499 if the caller had gone.
         code: the error's code; None if there was none.
         seconds: from the first byte of the request to the last of the answer, as the application sees them.
+        key: name of the API key; None if none was needed, or none is known.
     """
 
     method: str
@@ -49,6 +51,7 @@ class RequestRecord:
     status: int
     code: str | None
     seconds: float
+    key: str | None = None
 
 
 class RequestContext:
@@ -133,6 +136,7 @@ class RequestContext:
             status=status,
             code=error.code if isinstance(error, ServiceError) else None,
             seconds=seconds,
+            key=scope.get("conche.key"),
         )
         self._observe(record)
         if record.route in PROBE_ROUTES and record.code is None and not self._log_probes:
@@ -143,6 +147,8 @@ class RequestContext:
             "status": status,
             "ms": round(seconds * 1000, 2),
         }
+        if record.key is not None:
+            fields["key"] = record.key
         if record.code is not None:
             fields["code"] = record.code
         level = logging.WARNING if status >= HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO

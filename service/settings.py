@@ -32,6 +32,8 @@ DEMO = "demo"
 
 # Kubernetes writes these into every pod beside a Service called "conche"; they are not ours.
 _SERVICE_LINK = re.compile(r"CONCHE_SERVICE_(HOST|PORT)(_\w+)?|CONCHE_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
+# What `conche` sends to a server elsewhere; no setting of a service.
+API_KEY_VARIABLE = "CONCHE_API_KEY"
 _SERVICE_LINK_PORT = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -146,7 +148,17 @@ class Settings(BaseSettings):
     admin: bool = Field(
         default=False,
         description="Whether /admin is served, where models are loaded and unloaded without a restart; it is "
-        "open to whoever reaches the port.",
+        "open to whoever reaches the port, or, where there are API keys, has one with the scope `admin`.",
+    )
+    api_keys_file: str = Field(
+        default=OFF,
+        min_length=1,
+        description="File of the API keys that requests need, as `conche keys add` writes it; a change is "
+        "seen within a second. `none` for no keys: everything is open.",
+    )
+    metrics_need_key: bool = Field(
+        default=False,
+        description="Whether /metrics needs an API key as well, with the scope `read`, where there are keys.",
     )
     data_dir: Path = Field(
         default=Path(".conche"),
@@ -413,7 +425,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     known = [option.variable for option in options()]
     lines = []
     for name in sorted(environ):
-        if not name.upper().startswith(ENV_PREFIX) or name.upper() in known or _SERVICE_LINK.fullmatch(name):
+        if name.upper() in {*known, API_KEY_VARIABLE} or _SERVICE_LINK.fullmatch(name):
+            continue
+        if not name.upper().startswith(ENV_PREFIX):
             continue
         nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.0)
         lines.append(f"{name}: no such setting; did you mean {nearest[0]}?")

@@ -37,6 +37,7 @@ COMMANDS: dict[str, LazyCommand] = {
         "service.cli.augment", "augment", "Write labelled texts with other names, to train from."
     ),
     "eval": LazyCommand("service.cli.evaluate", "evaluate", "Measure a model on your own files."),
+    "keys": LazyCommand("service.cli.keys", "keys", "Manage the API keys that requests need."),
     "settings": LazyCommand("service.cli.settings", "settings", "Show every setting."),
 }
 

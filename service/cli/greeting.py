@@ -28,8 +28,19 @@ def summary(services: Services, *, url: str, seconds: float) -> dict[str, object
     }
 
 
-def greeting(services: Services, *, url: str, seconds: float) -> str:
-    """What was loaded, and requests to paste."""
+def greeting(
+    services: Services, *, url: str, seconds: float, keys: bool = False, metrics_url: str | None = None
+) -> str:
+    """What was loaded, and requests to paste.
+
+    Args:
+        services: what was loaded.
+        url: of the server.
+        seconds: that the start took.
+        keys: whether requests need an API key.
+        metrics_url: where the metrics are, if not at the server's own URL.
+    """
+    key = ' -H "x-api-key: $CONCHE_API_KEY"' if keys else ""
     lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {services.threads} threads"]
     if services.embedder is not None:
         lines.append(f"  embeddings  {_model(services.embedder.manifest)}")
@@ -40,14 +51,14 @@ def greeting(services: Services, *, url: str, seconds: float) -> str:
     lines += [f"  {route:<11} off: {absence.reason}" for route, absence in services.absences.items()]
     lines += ["", "Try:"]
     if services.embedder is not None:
-        lines.append(_curl(url, "/embed", {"inputs": ["怎么申请退款？", "How do I get a refund?"]}))
+        lines.append(_curl(url, "/embed", key, {"inputs": ["怎么申请退款？", "How do I get a refund?"]}))
     if services.catalogue is not None and _entries(services):
-        lines.append(_curl(url, "/search", _search(services.catalogue)))
+        lines.append(_curl(url, "/search", key, _search(services.catalogue)))
     if services.tagger is not None:
         lines.append(
-            _curl(url, "/ner", {"inputs": "Ada Lovelace met Charles Babbage in London. 李娜住在北京。"})
+            _curl(url, "/ner", key, {"inputs": "Ada Lovelace met Charles Babbage in London. 李娜住在北京。"})
         )
-    lines += ["", f"Documentation: {url}/docs   Metrics: {url}/metrics   Stop: Ctrl-C"]
+    lines += ["", f"Documentation: {url}/docs   Metrics: {metrics_url or url}/metrics   Stop: Ctrl-C"]
     return "\n".join(lines)
 
 
@@ -91,6 +102,6 @@ def _count(number: int, one: str, several: str) -> str:
     return f"{number} {one if number == 1 else several}"
 
 
-def _curl(url: str, path: str, body: dict[str, object]) -> str:
+def _curl(url: str, path: str, key: str, body: dict[str, object]) -> str:
     data = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")  # how a shell writes ' between two '
-    return f"  curl -s {url}{path} -H 'content-type: application/json' -d '{data}'"
+    return f"  curl -s {url}{path}{key} -H 'content-type: application/json' -d '{data}'"

@@ -11,7 +11,9 @@ import click
 _TIMEOUT_S = 300.0
 
 
-def call(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+def call(
+    url: str, method: str, path: str, body: dict[str, Any] | None = None, *, api_key: str | None = None
+) -> Any:
     """The JSON answer of a server.
 
     Args:
@@ -19,6 +21,7 @@ def call(url: str, method: str, path: str, body: dict[str, Any] | None = None) -
         method: of the request.
         path: begins with /.
         body: sent as JSON; None = none.
+        api_key: sent with it; None = none.
 
     Raises:
         ClickException: it cannot be reached, or answers with an error, whose message it is then.
@@ -27,7 +30,7 @@ def call(url: str, method: str, path: str, body: dict[str, Any] | None = None) -
         url.rstrip("/") + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
-        headers={"content-type": "application/json"},
+        headers={"content-type": "application/json"} | ({"x-api-key": api_key} if api_key else {}),
     )
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above

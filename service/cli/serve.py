@@ -27,12 +27,16 @@ def serve(**flags: str | None) -> None:
         signal.signal(number, lambda *_: os._exit(0))
     from service.app import create_app
     from service.cli.server import Server
+    from service.lifespan import StartupError
     from service.log_config import configure_logging
 
     configure_logging(settings.log_level, settings.log_format)
     # Bound before the models are loaded: a port in use is said at once.
     with _bind(settings) as listener:
-        server = Server(settings, create_app(settings))
+        try:
+            server = Server(settings, create_app(settings))
+        except StartupError as error:
+            raise click.ClickException(str(error)) from error
         try:
             server.run_until_stopped(listener)
         except click.ClickException as error:

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from service.cli.greeting import greeting, summary
 from service.cli.process import leave
 from service.lifespan import Services
-from service.settings import Settings
+from service.settings import OFF, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ class Server(uvicorn.Server):
             if self._settings.log_format == "json":  # somebody collects lines, and wants no pages among them
                 logger.info("ready", extra=summary(services, url=url, seconds=seconds))
             else:
-                _print(greeting(services, url=url, seconds=seconds))
+                keys = self._settings.api_keys_file != OFF
+                _print(greeting(services, url=url, seconds=seconds, keys=keys))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Turn /readyz red, give load balancers time to see it, finish what is in work, close.
