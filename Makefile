@@ -97,6 +97,10 @@ env-example: setup-test ## write .env.example anew from the settings class
 dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py beside it
 	$(DEV_VENV)/bin/python deploy/grafana/generate.py
 
+.PHONY: fuzz
+fuzz: setup-test ## send more than ten thousand generated requests, some minutes (CASES=250 of each operation)
+	FUZZ_CASES=$(or $(CASES),250) $(DEV_VENV)/bin/python -m pytest -q -s tests/fuzz
+
 .PHONY: clean
 clean: ## remove both environments and everything else that was generated
 	rm -rf $(SERVE_VENV) $(DEV_VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, StringConstraints
 
 from model.runtime.bundle import BUNDLE_NAME
-from service.schemas import LenientRequest
+from service.lenient_body import LenientRequest
 
 
 class LoadRequest(LenientRequest):

@@ -1,9 +1,14 @@
 """Which texts a request may bring: checked before anything is tokenised, the offending index named."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from service.errors import EmptyInputError, InvalidInputError, TooManyInputsError
+
+# U+FDFA, an Arabic ligature, is 18 characters under NFKC; no character is more.
+_MOST_PER_CHARACTER: Final = 18
 
 
 class TooManyCharactersError(InvalidInputError):
@@ -48,9 +53,18 @@ class TextLimits:
             TooManyCharactersError: one text or all together have too many characters.
         """
         self.admit_sizes([len(text) for text in texts], param=param)
+        self.admit_sizes(
+            [self._normalised_length(text) for text in texts], param=param, unit="characters, normalised,"
+        )
         for index, text in enumerate(texts):
             if not text or text.isspace():
                 raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)
+
+    def _normalised_length(self, text: str) -> int:
+        """Code points that a tokenizer may come to see; a few characters stand for up to 18."""
+        if len(text) * _MOST_PER_CHARACTER <= self.max_text_characters:
+            return len(text)
+        return len(unicodedata.normalize("NFKC", text))
 
     def admit_sizes(self, sizes: Sequence[int], *, param: str, unit: str = "characters") -> None:
         """Check how many texts there are and how long each is, in ``unit``; raises as `admit`."""

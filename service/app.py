@@ -74,10 +74,10 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     app.state.settings = settings
     app.state.metrics = registry
     app.state.startup_error = None  # why the lifespan could not begin, for whoever runs the app
-    install_error_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
     routes = [route for router in ROUTERS for route in router.routes]
+    install_error_handlers(app, [*app.routes, *routes])
 
     registry.expect_requests(
         {

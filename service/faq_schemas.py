@@ -35,6 +35,7 @@ from service.faq.evaluation import DEFAULT_PRECISION
 from service.faq.filters import MAX_FILTER_CHARS, Filter, parse_filter
 from service.faq.queries import LabelledQuery, labelled_query
 from service.faq.snapshots import SNAPSHOT_NAME
+from service.lenient_body import LenientRequest
 
 MAX_PAGE: Final = 1_000
 MAX_DELETED_IDS: Final = 10_000
@@ -47,7 +48,7 @@ ON_DUPLICATE_MEANING: Final = (
 )
 
 
-class EntryBody(BaseModel):
+class EntryBody(LenientRequest):
     """One question with its answer."""
 
     id: Annotated[str, Field(max_length=MAX_ID_CHARS)] = Field(
@@ -89,16 +90,7 @@ def _complete(value: object) -> object:
 EntryIn = Annotated[FaqEntry, BeforeValidator(_complete, json_schema_input_type=EntryBody)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_not_said(cls, body: object) -> object:
-        return _without_nulls(body)
-
-
-class EntriesRequest(_Body):
+class EntriesRequest(LenientRequest):
     """Entries to add or replace, all of them or none."""
 
     entries: Annotated[list[EntryIn], FailFast(), Field(description="Each id once.")]
@@ -136,7 +128,7 @@ class EntryPatch(BaseModel):
         return {name: getattr(self, name) for name in sorted(self.model_fields_set)}
 
 
-class CollectionRequest(_Body):
+class CollectionRequest(LenientRequest):
     """A collection's settings; one that is not said is taken away."""
 
     default_answer: Annotated[Text, Field(max_length=MAX_ANSWER_CHARS)] | None = Field(
@@ -156,7 +148,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class DeleteRequest(_Body):
+class DeleteRequest(LenientRequest):
     """Which entries to delete: by id, or by filter."""
 
     ids: Annotated[
@@ -190,7 +182,7 @@ class LabelledQueryBody(BaseModel):
     )
 
 
-class EvaluateRequest(_Body):
+class EvaluateRequest(LenientRequest):
     """Labelled queries to judge the search by."""
 
     queries: Annotated[
@@ -210,7 +202,7 @@ class EvaluateRequest(_Body):
     )
 
 
-class SnapshotRequest(_Body):
+class SnapshotRequest(LenientRequest):
     """A snapshot to write."""
 
     name: Annotated[str, Field(pattern=f"^{SNAPSHOT_NAME.pattern}$")] | None = Field(

@@ -13,7 +13,7 @@ The errors defined here are those that only HTTP can make: a body that is no JSO
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.admission import TooManyCharactersError
@@ -271,8 +272,13 @@ def name_as_sent(error: ServiceError, body: object) -> None:
         error.call_item(str(error.param), index=None)
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Answer our own errors, FastAPI's validation errors and the router's 404 and 405 with one body."""
+def install_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Answer our own errors, FastAPI's validation errors and the router's 404 and 405 with one body.
+
+    Args:
+        app: gets the handlers.
+        routes: all of its own; a path may have several, each for other methods.
+    """
 
     async def on_service_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type below
@@ -286,8 +292,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
-        response = await on_service_error(request, _routing_error(error))
-        response.headers.update(error.headers or {})  # 405 says what is allowed
+        allowed = _methods(request, routes) if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else ""
+        response = await on_service_error(request, _routing_error(error, allowed))
+        if allowed:
+            response.headers["allow"] = allowed
         return response
 
     app.add_exception_handler(ServiceError, on_service_error)
@@ -309,12 +317,20 @@ def _first_fault(error: RequestValidationError) -> InvalidInputError:
     return InvalidInputError(f"{where}: {message}" if where else message, param=param, index=index)
 
 
-def _routing_error(error: HTTPException) -> ServiceError:
+def _methods(request: Request, routes: Sequence[BaseRoute]) -> str:
+    """The methods of a path, comma-separated; the router tells those of one of its routes only."""
+    methods: set[str] = set()
+    for route in routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return ", ".join(sorted(methods))
+
+
+def _routing_error(error: HTTPException, allowed: str) -> ServiceError:
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
             return UnknownPathError("no such path; /docs lists what there is")
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            allowed = (error.headers or {}).get("Allow", "another method")
             return MethodNotAllowedError(f"this path takes {allowed}")
         case status if status < HTTPStatus.INTERNAL_SERVER_ERROR:
             return MalformedBodyError("the request cannot be read")

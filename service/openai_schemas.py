@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.schemas import MAX_INT, LenientRequest, ModelName, PromptName, TextsOrIds, Truncate
+from service.lenient_body import LenientRequest
+from service.schemas import MAX_INT, ModelName, PromptName, TextsOrIds, Truncate
 
 
 class EmbeddingsRequest(LenientRequest):

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     FailFast,
     Field,
     JsonValue,
@@ -27,6 +26,7 @@ from service.errors import InvalidInputError
 from service.faq.filters import Filter, parse_filter
 from service.faq.index import Mode
 from service.inference import EmbeddingOptions
+from service.lenient_body import LenientRequest
 from service.token_ids import Inputs
 
 MAX_INT = 2**31 - 1
@@ -100,19 +100,6 @@ ModelName = Annotated[
         "The server's first, if not said.",
     ),
 ]
-
-
-class LenientRequest(BaseModel):
-    """A body whose unknown fields are ignored, and in which null means "not said"."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_not_said(cls, body: object) -> object:
-        if isinstance(body, dict):
-            return {name: value for name, value in body.items() if value is not None}
-        return body
 
 
 Truncate = Annotated[

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, PlainValidator
 
 from service.errors import InvalidInputError
+from service.lenient_body import LenientRequest
 from service.schemas import (
-    LenientRequest,
     ModelName,
     PromptName,
     ReadingRequest,

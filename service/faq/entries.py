@@ -77,7 +77,7 @@ class FaqEntry(BaseModel):
         dict[Annotated[FilledText, Field(max_length=MAX_TAG_CHARS)], MetadataValue],
         Field(max_length=MAX_METADATA_KEYS),
     ] = Field(default_factory=dict)
-    enabled: bool = True
+    enabled: Annotated[bool, Field(strict=True)] = True
 
     @model_validator(mode="after")
     def _each_wording_once(self) -> Self:

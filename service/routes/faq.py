@@ -300,7 +300,10 @@ async def export_file(
 @router.post(
     "/faq/{collection}/evaluate",
     response_model=dict[str, Any],
-    responses=documented(UnknownCollectionError, ModelMismatchError, InputTooLongError, *FAQ_ERRORS),
+    responses={
+        **documented(UnknownCollectionError, ModelMismatchError, InputTooLongError, *FAQ_ERRORS),
+        200: {"content": {"text/html": {"schema": {"type": "string"}}}},
+    },
 )
 async def evaluate(
     collection: Collection,
@@ -355,7 +358,7 @@ async def get_reindex(collection: Collection, catalogue: CatalogueDep) -> Reinde
 
 
 @router.post(
-    "/faq/snapshot", responses=documented(SnapshotExistsError, TooManySnapshotsError, *FAQ_WRITE_ERRORS)
+    "/snapshots", responses=documented(SnapshotExistsError, TooManySnapshotsError, *FAQ_WRITE_ERRORS)
 )
 async def snapshot(
     body: Annotated[SnapshotRequest, Body(openapi_examples=SNAPSHOT_EXAMPLES)],

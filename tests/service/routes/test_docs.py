@@ -77,7 +77,7 @@ async def test_every_operation_without_a_body_succeeds(client: httpx.AsyncClient
         if "requestBody" not in operation:
             await _fill_the_faq(client)
             await client.post("/admin/models", json={"bundle": "tiny-spare"})  # for it to be unloaded
-            await client.post("/faq/snapshot", json={"name": "before-import"})  # for it to be deleted
+            await client.post("/snapshots", json={"name": "before-import"})  # for it to be deleted
             answer = await client.request(method.upper(), _url(path, operation))
             assert answer.status_code == (202 if "202" in operation["responses"] else 200), path
 

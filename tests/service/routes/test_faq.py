@@ -579,12 +579,12 @@ async def test_a_url_that_is_not_utf8_is_refused(client: Client, method: str, ur
 
 async def test_a_snapshot_has_a_name_and_never_a_path(client: Client) -> None:
     """A caller must not choose where the server writes."""
-    assert (await client.post("/faq/snapshot", json={"name": "before-import"})).json()["bytes"] > 0
-    taken = await client.post("/faq/snapshot", json={"name": "before-import"})
+    assert (await client.post("/snapshots", json={"name": "before-import"})).json()["bytes"] > 0
+    taken = await client.post("/snapshots", json={"name": "before-import"})
     assert (taken.status_code, taken.json()["code"]) == (409, "snapshot_exists")
     for bad in ("../x", "a/b", "", ".", "A", "a\n"):
-        assert (await client.post("/faq/snapshot", json={"name": bad})).status_code == 422, bad
-    assert (await client.post("/faq/snapshot", json={})).status_code == 200
+        assert (await client.post("/snapshots", json={"name": bad})).status_code == 422, bad
+    assert (await client.post("/snapshots", json={})).status_code == 200
 
 
 async def test_snapshots_are_listed_and_deleted_and_bounded(models_folder: Any) -> None:
@@ -592,12 +592,12 @@ async def test_snapshots_are_listed_and_deleted_and_bounded(models_folder: Any) 
     async with running(tiny_settings(models_folder, limits={"max_snapshots": 2})) as client:
         assert (await client.get("/snapshots")).json() == {"snapshots": [], "limit": 2}
         for name in ("b", "a"):
-            written = (await client.post("/faq/snapshot", json={"name": name})).json()
+            written = (await client.post("/snapshots", json={"name": name})).json()
             assert (written["name"], written["file"]) == (name, f"{name}.sqlite3")
         listed = (await client.get("/snapshots")).json()["snapshots"]
         assert listed[1] == written
         assert [one["name"] for one in listed] == ["b", "a"]
-        refused = await client.post("/faq/snapshot", json={})
+        refused = await client.post("/snapshots", json={})
         assert (refused.status_code, refused.json()["code"]) == (409, "too_many_snapshots")
         assert "2 snapshots are there" in refused.json()["error"]
         assert "CONCHE_LIMITS__MAX_SNAPSHOTS" in refused.json()["error"]
@@ -606,7 +606,7 @@ async def test_snapshots_are_listed_and_deleted_and_bounded(models_folder: Any) 
         assert (gone.status_code, gone.json()["code"]) == (404, "unknown_snapshot")
         for bad in ("A", "a.sqlite3", "%2e%2e%2ffaq"):
             assert (await client.delete(f"/snapshots/{bad}")).status_code in {404, 422}, bad
-        assert (await client.post("/faq/snapshot", json={})).status_code == 200
+        assert (await client.post("/snapshots", json={})).status_code == 200
 
 
 async def test_without_an_embedding_model_the_routes_say_why(models_folder: Any) -> None:
