@@ -29,7 +29,7 @@ def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient
 
     def make(*, timeout_s: float = 60, max_body_bytes: int = 1000) -> httpx.AsyncClient:
         app = FastAPI(redirect_slashes=False)
-        install_error_handlers(app)
+        install_error_handlers(app, app.routes)
 
         @app.get("/items/{name}")
         async def item(name: str) -> str:
