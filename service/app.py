@@ -32,6 +32,7 @@ from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
 from service.routes import admin, docs, embed, faq, health, info, metrics, ner, openai, search, tei
 from service.settings import OFF, Settings
+from service.timing_headers import TimingHeaders
 
 OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
 
@@ -109,6 +110,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     if keys is not None:
         app.add_middleware(Access, keys=keys, routes=routes, metrics_need_key=settings.metrics_need_key)
         _document_keys(app, metrics_need_key=settings.metrics_need_key)
+    app.add_middleware(TimingHeaders)
     app.add_middleware(
         RequestContext,
         timeout_s=settings.limits.request_seconds,

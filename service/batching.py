@@ -35,7 +35,7 @@ from service.execution import ExecutionThread, StalledError
 from service.places import Places
 from service.waiting_room import BatchingLimits, Entry, Request, WaitingRoom
 
-__all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher"]
+__all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher", "RequestTimes"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,20 @@ class BatchStats:
     queue_seconds: tuple[float, ...]
     run_seconds: float
     failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """What the runs of one request took.
+
+    Attributes:
+        queue_seconds: from admission to the start of a row's run, the mean over its rows; of a request that
+            takes several runs, the earlier ones are part of the later rows' wait.
+        run_seconds: of all runs that held rows of it; other requests' rows in them included.
+    """
+
+    queue_seconds: float
+    run_seconds: float
 
 
 class DynamicBatcher(Generic[Item, Result]):
@@ -189,20 +203,26 @@ class DynamicBatcher(Generic[Item, Result]):
             UnavailableError: the batcher is not running, or stopped before the last item ran.
             InferenceError: ``run_batch`` failed on one of the items.
         """
+        results, _ = await self.submit_timed(items)
+        return results
+
+    async def submit_timed(self, items: Sequence[Item]) -> tuple[list[Result], RequestTimes]:
+        """Do as `submit_many`, and tell what it took."""
         lengths = [self._length(item) for item in items]
         shares = self._admit(len(items), sum(lengths))
         if not items:
-            return []
+            return [], RequestTimes(0.0, 0.0)
         request: Request[Item, Result] = Request(items, lengths, asyncio.get_running_loop().create_future())
         request.share_items, request.share_tokens = shares
         self._requests.add(request)
         self._feed(request)
         self._wake.set()
         try:
-            return await request.future
+            results = await request.future
         finally:  # answered, failed or cancelled: what it still has waiting is not to be run
             self._abandon(request)
             self._requests.discard(request)
+        return results, RequestTimes(request.waited_seconds / len(items), request.run_seconds)
 
     def ensure_room(self, items: int, tokens: int) -> None:
         """Raise what ``submit_many`` would for a request of this size; cheap, to be asked before tokenising.
@@ -363,7 +383,10 @@ class DynamicBatcher(Generic[Item, Result]):
         if error is None and len(run.results) != len(batch):
             error = RuntimeError(f"{len(run.results)} results for {len(batch)} items")
         if error is None:
+            for request in {entry.request for entry in batch}:
+                request.run_seconds += run.ended_at - run.started_at
             for entry, result in zip(batch, run.results, strict=True):
+                entry.request.waited_seconds += max(run.started_at - entry.request.admitted_at, 0.0)
                 entry.request.finish(entry.position, result)
         self._note(batch, run, dispatched_at, failed=error is not None)
         return error

@@ -36,6 +36,7 @@ from service.errors import (
 )
 from service.execution import ExecutionThread, StalledError
 from service.places import Places
+from service.request_work import work_of_request
 
 Pooling = Literal["cls", "mean"]
 Value = TypeVar("Value")
@@ -278,8 +279,11 @@ class _Model:
         started_at = time.perf_counter()
         with self._backlog(sizes):
             prepared = await self.off_loop(texts, work, sizes=sizes)
+        seconds = time.perf_counter() - started_at
+        if (request := work_of_request()) is not None:
+            request.add_tokenizing(seconds, characters=sum(sizes))
         if self.observer is not None:
-            self.observer.on_tokenize(time.perf_counter() - started_at)
+            self.observer.on_tokenize(seconds)
         return prepared
 
     @contextmanager
@@ -332,7 +336,15 @@ class _Model:
         return results
 
     async def run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
-        return await self.batcher.submit_many(rows)
+        results, times = await self.batcher.submit_timed(rows)
+        if (request := work_of_request()) is not None:
+            request.add_rows(
+                len(rows),
+                tokens=sum(len(row.input_ids) for row in rows),
+                queue_seconds=times.queue_seconds,
+                run_seconds=times.run_seconds,
+            )
+        return results
 
     def note(self, *, texts: int, truncated: int) -> None:
         if self.observer is not None:
@@ -429,7 +441,11 @@ class _Served:
         sizes: Sequence[int],
     ) -> list[Other]:
         """Map ``work(position of the first, items)`` over pieces of ``items``, as `_Model.off_loop` does."""
-        return await self._model.off_loop(items, work, sizes=sizes)
+        started_at = time.perf_counter()
+        results = await self._model.off_loop(items, work, sizes=sizes)
+        if (request := work_of_request()) is not None:
+            request.add_tokenizing(time.perf_counter() - started_at, characters=0)
+        return results
 
     @property
     def batcher(self) -> DynamicBatcher[_Row, NDArray[np.float32]]:

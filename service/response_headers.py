@@ -1,7 +1,9 @@
-"""What an answer says beside its body: model, tokens read, texts cut, windows used."""
+"""What an answer says beside its body: model, tokens read, texts cut, windows used, and what it took."""
 
 from collections.abc import Sequence
 from typing import Final
+
+from service.request_work import RequestWork
 
 # Proxies refuse header blocks of more than 4 to 8 KiB.
 _MAX_LIST_CHARACTERS: Final = 2000
@@ -11,6 +13,11 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
     "x-conche-tokens": {
         "description": "Tokens read, over all texts, special ones and prompts included.",
         "schema": {"type": "integer"},
+    },
+    "x-conche-tokens-by-input": {
+        "description": "Tokens read of each text, in order, comma-separated; first the query's of /rerank, "
+        "or the source sentence's of /similarity. Absent if there are more than fit.",
+        "schema": {"type": "string"},
     },
     "x-conche-truncated": {
         "description": "`index:tokens_cut` of each text that was cut, comma-separated; ends in `...` if "
@@ -26,17 +33,64 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
         "description": "Windows read, over all texts: one for each paragraph that fits the model.",
         "schema": {"type": "integer"},
     },
+    "server-timing": {
+        "description": "What the answer took, in ms: `tokenize`; `queue`, how long a row waited for its run, "
+        "the mean over the request's rows; `run`, of the runs that held its rows, beside those of other "
+        "requests; `total`, until the answer was ready to be sent. (W3C Server Timing.)",
+        "schema": {"type": "string"},
+        "example": "tokenize;dur=0.61, queue;dur=0.15, run;dur=7.92, total;dur=9.70",
+    },
+    "x-compute-characters": {
+        "description": "Code points tokenised. This and those below as text-embeddings-inference has them.",
+        "schema": {"type": "integer"},
+    },
+    "x-compute-tokens": {
+        "description": "Tokens that models read, special ones, prompts and the overlaps of windows included.",
+        "schema": {"type": "integer"},
+    },
+    "x-total-time": {"description": "`total`, in whole ms.", "schema": {"type": "integer"}},
+    "x-tokenization-time": {"description": "`tokenize`, in whole ms.", "schema": {"type": "integer"}},
+    "x-queue-time": {"description": "`queue`, in whole ms.", "schema": {"type": "integer"}},
+    "x-inference-time": {"description": "`run`, in whole ms.", "schema": {"type": "integer"}},
 }
+
+# In every answer that a model, or its tokenizer, did anything for.
+WORK_HEADERS: Final = (
+    "server-timing",
+    "x-compute-characters",
+    "x-compute-tokens",
+    "x-total-time",
+    "x-tokenization-time",
+    "x-queue-time",
+    "x-inference-time",
+)
 
 
 def documented_headers(*names: str) -> dict[str, dict[str, object]]:
-    """OpenAPI entries of the headers of a route."""
-    return {name: RESULT_HEADERS[name] for name in names}
+    """OpenAPI entries of the headers of a route that asks a model."""
+    return {name: RESULT_HEADERS[name] for name in (*names, *WORK_HEADERS)}
+
+
+def work_headers(work: RequestWork, *, total_seconds: float) -> dict[str, str]:
+    """Headers that tell what an answer took, `WORK_HEADERS`."""
+    milliseconds = {
+        "tokenize": work.tokenize_seconds * 1000,
+        "queue": work.queue_seconds * 1000,
+        "run": work.run_seconds * 1000,
+        "total": total_seconds * 1000,
+    }
+    values = (
+        ", ".join(f"{name};dur={value:.2f}" for name, value in milliseconds.items()),
+        str(work.characters),
+        str(work.tokens),
+        *(str(int(milliseconds[name])) for name in ("total", "tokenize", "queue", "run")),
+    )
+    return dict(zip(WORK_HEADERS, values, strict=True))
 
 
 def embedding_headers(model_id: str, tokens: Sequence[int], truncated: Sequence[int]) -> dict[str, str]:
     """Headers of an embedding answer; ``tokens`` read and tokens cut off, per text."""
-    headers = {"x-conche-model": model_id, "x-conche-tokens": str(sum(tokens))}
+    headers = {"x-conche-model": model_id, **_tokens(tokens)}
     cut = _by_index(truncated, above=0)
     return headers | {"x-conche-truncated": cut} if cut else headers
 
@@ -45,11 +99,20 @@ def tagging_headers(model_id: str, tokens: Sequence[int], windows: Sequence[int]
     """Headers of an entity answer; ``tokens`` and ``windows`` per text."""
     headers = {
         "x-conche-model": model_id,
-        "x-conche-tokens": str(sum(tokens)),
+        **_tokens(tokens),
         "x-conche-windows-total": str(sum(windows)),
     }
     split = _by_index(windows, above=1)
     return headers | {"x-conche-windows": split} if split else headers
+
+
+def _tokens(tokens: Sequence[int]) -> dict[str, str]:
+    headers = {"x-conche-tokens": str(sum(tokens))}
+    # A text takes two characters at least; a list that cannot fit is not even written.
+    by_input = ",".join(map(str, tokens)) if 2 * len(tokens) <= _MAX_LIST_CHARACTERS else ""
+    if 0 < len(by_input) <= _MAX_LIST_CHARACTERS:
+        headers["x-conche-tokens-by-input"] = by_input
+    return headers
 
 
 def _by_index(counts: Sequence[int], *, above: int) -> str:

@@ -82,10 +82,12 @@ class Request(Generic[Item, Result]):
         "results",
         "room",
         "room_tokens",
+        "run_seconds",
         "share_items",
         "share_tokens",
         "unfinished",
         "upcoming",
+        "waited_seconds",
         "waiting_items",
         "waiting_tokens",
     )
@@ -109,6 +111,8 @@ class Request(Generic[Item, Result]):
         self.share_tokens = self.waiting_tokens
         self.reserved_items = 0
         self.reserved_tokens = 0
+        self.waited_seconds = 0.0  # of all rows that have run, from admission to the start of their run
+        self.run_seconds = 0.0  # of the runs that held rows of it, others' rows included
 
     def finish(self, position: int, result: Result) -> None:
         """Note one result; the caller is answered with the last."""

@@ -15,7 +15,9 @@ from service.vector_json import encode_vectors
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
-HEADERS = documented_headers("x-conche-model", "x-conche-tokens", "x-conche-truncated")
+HEADERS = documented_headers(
+    "x-conche-model", "x-conche-tokens", "x-conche-tokens-by-input", "x-conche-truncated"
+)
 EMBEDDING_ERRORS = (*TEXT_ERRORS, InputTooLongError, TokenIdsError, UnknownModelError)
 
 

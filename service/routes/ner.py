@@ -16,7 +16,11 @@ from service.schemas import NER_EXAMPLES, EntityBody, NerRequest, PipelineEntity
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
 HEADERS = documented_headers(
-    "x-conche-model", "x-conche-tokens", "x-conche-windows", "x-conche-windows-total"
+    "x-conche-model",
+    "x-conche-tokens",
+    "x-conche-tokens-by-input",
+    "x-conche-windows",
+    "x-conche-windows-total",
 )
 
 

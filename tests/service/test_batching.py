@@ -76,6 +76,28 @@ async def test_a_long_row_does_not_make_short_ones_pay_for_its_length(execution:
     assert [{job.length for job in batch} for batch in model.batches] == [{1}, {5}, {500}]
 
 
+async def test_a_request_is_told_what_its_own_rows_took(execution: ExecutionThread) -> None:
+    """The mean wait of its rows, and every run that held one of them; not the runs of others."""
+    seen: list[BatchStats] = []
+    model = FakeModel(gate_open=False)
+    limits = BatchingLimits(max_batch_size=2)
+    async with _batcher(model, execution, limits, on_batch=seen.append) as batcher:
+        first = asyncio.create_task(batcher.submit_timed([Job(0, 4)]))
+        await model.started()
+        second = asyncio.create_task(batcher.submit_timed(_jobs([4, 4, 4], first=1)))
+        await settle()
+        model.gate.set()
+        (_, of_first), (results, of_second) = await asyncio.gather(first, second)
+        assert (await batcher.submit_timed([]))[0] == []
+    assert results == [1, 2, 3]
+    assert [stats.size for stats in seen] == [1, 2, 1]
+    assert of_first.run_seconds == seen[0].run_seconds
+    assert of_second.run_seconds == pytest.approx(seen[1].run_seconds + seen[2].run_seconds)
+    waits = [*seen[1].queue_seconds, *seen[2].queue_seconds]
+    assert of_second.queue_seconds == pytest.approx(sum(waits) / 3)
+    assert of_second.queue_seconds > of_first.queue_seconds
+
+
 async def test_a_row_longer_than_the_budget_runs_alone(execution: ExecutionThread) -> None:
     """Any text either runs or is refused; one over the budget must not loop for ever."""
     model = FakeModel()

@@ -1,12 +1,43 @@
 """What the headers say about each text, within what proxies let through."""
 
-from service.response_headers import embedding_headers, tagging_headers
+from service.request_work import RequestWork
+from service.response_headers import embedding_headers, tagging_headers, work_headers
 
 
 def test_only_texts_that_were_cut_are_listed() -> None:
     """Nothing is cut in most answers; then the header is absent."""
-    assert embedding_headers("m", [3, 4], [0, 0]) == {"x-conche-model": "m", "x-conche-tokens": "7"}
+    assert embedding_headers("m", [3, 4], [0, 0]) == {
+        "x-conche-model": "m",
+        "x-conche-tokens": "7",
+        "x-conche-tokens-by-input": "3,4",
+    }
     assert embedding_headers("m", [3, 4, 5], [0, 120, 7])["x-conche-truncated"] == "1:120,2:7"
+
+
+def test_tokens_by_input_are_told_while_all_of_them_fit() -> None:
+    """Half a list could not be told from a whole one by its readers, who go by place."""
+    assert len(embedding_headers("m", [1] * 1000, [0] * 1000)["x-conche-tokens-by-input"].split(",")) == 1000
+    assert "x-conche-tokens-by-input" not in embedding_headers("m", [10] * 1000, [0] * 1000)
+    assert embedding_headers("m", [10] * 1000, [0] * 1000)["x-conche-tokens"] == "10000"
+    assert embedding_headers("m", [], []) == {"x-conche-model": "m", "x-conche-tokens": "0"}
+    assert tagging_headers("m", [5, 6], [1, 1])["x-conche-tokens-by-input"] == "5,6"
+
+
+def test_times_are_told_in_milliseconds() -> None:
+    """Two decimals for people and browsers, whole ones under the names of text-embeddings-inference."""
+    work = RequestWork()
+    work.add_tokenizing(0.001234, characters=20)
+    work.add_rows(1, tokens=6, queue_seconds=0.004, run_seconds=0.0101)
+    work.add_rows(3, tokens=4, queue_seconds=0.002, run_seconds=0.02)
+    assert work_headers(work, total_seconds=0.5) == {
+        "server-timing": "tokenize;dur=1.23, queue;dur=2.50, run;dur=30.10, total;dur=500.00",
+        "x-compute-characters": "20",
+        "x-compute-tokens": "10",
+        "x-total-time": "500",
+        "x-tokenization-time": "1",
+        "x-queue-time": "2",
+        "x-inference-time": "30",
+    }
 
 
 def test_a_long_list_ends_in_an_ellipsis() -> None:

@@ -1,0 +1,32 @@
+"""``TimingHeaders``: tell in each answer what the models did for it, as plain ASGI."""
+
+import time
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.request_work import gathering_work
+from service.response_headers import work_headers
+
+
+class TimingHeaders:
+    """Gather the work of each request; answers that took any get the headers of `work_headers`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_at = time.perf_counter()
+        with gathering_work() as work:
+
+            async def send_with_times(message: Message) -> None:
+                if message["type"] == "http.response.start" and work.used:
+                    total = time.perf_counter() - started_at
+                    MutableHeaders(scope=message).update(work_headers(work, total_seconds=total))
+                await send(message)
+
+            await self._app(scope, receive, send_with_times)
