@@ -106,7 +106,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
         app.state.startup_error = error
 
     # Added last = outermost.
-    app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes)
+    app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes, within_s=settings.limits.body_seconds)
     if keys is not None:
         app.add_middleware(Access, keys=keys, routes=routes, metrics_need_key=settings.metrics_need_key)
         _document_keys(app, metrics_need_key=settings.metrics_need_key)

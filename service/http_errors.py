@@ -64,6 +64,30 @@ class UnsupportedMediaTypeError(InvalidInputError):
     code = "unsupported_media_type"
 
 
+class MalformedRequestError(InvalidInputError):
+    """What was sent is no HTTP/1.1 request."""
+
+    code = "malformed_request"
+
+
+class HeadersTooLargeError(InvalidInputError):
+    """URL and headers are larger, or more, than the service reads."""
+
+    code = "headers_too_large"
+
+
+class SlowRequestError(ServiceError):
+    """The request, its body included, came in too slowly."""
+
+    code = "request_timeout"
+
+
+class TooManyConnectionsError(UnavailableError):
+    """As many connections are open as may be; the message names the setting."""
+
+    code = "too_many_connections"
+
+
 class UnknownPathError(NotFoundError):
     """No route has this path."""
 
@@ -90,6 +114,9 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     InvalidInputError: HTTPStatus.UNPROCESSABLE_ENTITY,
     MalformedBodyError: HTTPStatus.BAD_REQUEST,
     MalformedUrlError: HTTPStatus.BAD_REQUEST,
+    MalformedRequestError: HTTPStatus.BAD_REQUEST,
+    HeadersTooLargeError: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    SlowRequestError: HTTPStatus.REQUEST_TIMEOUT,
     UnsupportedMediaTypeError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
@@ -110,6 +137,7 @@ STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
 TEXT_ERRORS: tuple[type[ServiceError], ...] = (
     MalformedBodyError,
     PayloadTooLargeError,
+    SlowRequestError,
     UnsupportedMediaTypeError,
     InvalidInputError,
     EmptyInputError,
@@ -176,6 +204,7 @@ _TYPES: dict[type[ServiceError], tuple[str, str]] = {
     ConflictError: ("Conflict", "invalid_request_error"),
     MethodNotAllowedError: ("Validation", "invalid_request_error"),
     PayloadTooLargeError: ("Validation", "invalid_request_error"),
+    SlowRequestError: ("Validation", "invalid_request_error"),
     UnauthorizedError: ("Unauthorized", "authentication_error"),
     ForbiddenError: ("Forbidden", "permission_error"),
     OverloadedError: ("Overloaded", "rate_limit_error"),
@@ -251,7 +280,7 @@ def error_response(error: ServiceError, request_id: str, path: str) -> Response:
         headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
     if isinstance(error, UnauthorizedError):
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, PayloadTooLargeError):
+    if isinstance(error, PayloadTooLargeError | SlowRequestError):
         headers["connection"] = "close"  # what is left of the body would be taken for the next request
     return Response(
         orjson.dumps(body.model_dump()),

@@ -43,11 +43,23 @@ _REFUSALS: Final = (
     "overloaded",
     "payload_too_large",
     "rate_limited",
+    "request_timeout",
     "timeout",
     "too_many_characters",
     "too_many_concurrent",
     "too_many_inputs",
     "unavailable",
+)
+# Why a connection is closed before it brings a request, or without waiting for the rest.
+_CUTS: Final = (
+    "headers_too_large",
+    "malformed_request",
+    "silent",
+    "slow_head",
+    "slow_reader",
+    "too_many",
+    "too_many_of_address",
+    "unread_body",
 )
 # Label values of one kind that are kept; a fault in a caller of this module must not fill the memory.
 _MOST_VALUES: Final = 100
@@ -135,6 +147,15 @@ class Metrics:
             "Changes of the file of API keys that could not be used; the old keys stayed in force.",
             registry=self.registry,
         )
+        self._connections = Gauge("conche_connections", "Connections open.", registry=self.registry)
+        self._cuts = Counter(
+            "conche_connections_cut_total",
+            "Connections refused or closed for what came before a request, or did not come.",
+            ("reason",),
+            registry=self.registry,
+        )
+        for reason in _CUTS:
+            self._cuts.labels(reason)
         self._families = _ModelFamilies(self.registry)
         self._models = Info("conche_model", "What was loaded.", ("model",), registry=self.registry)
         self.faq = FaqMetrics(self.registry)
@@ -217,6 +238,14 @@ class Metrics:
     def watch_keys(self, keys: Sized) -> None:
         """Show how many API keys are in force."""
         self._keys_in_force.set_function(lambda: len(keys))
+
+    def watch_connections(self, connections: Sized) -> None:
+        """Show how many connections are open."""
+        self._connections.set_function(lambda: len(connections))
+
+    def on_connection_cut(self, reason: str) -> None:
+        """Note a connection that was refused or closed; ``reason`` is one of a closed set."""
+        self._cuts.labels(reason).inc()
 
     def on_key_reload_failure(self) -> None:
         """Note that a change of the file of API keys could not be used."""

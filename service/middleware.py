@@ -19,7 +19,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import PayloadTooLargeError, ServiceError, UnavailableError
-from service.http_errors import MalformedUrlError, RequestTimeoutError, error_response
+from service.http_errors import (
+    MalformedUrlError,
+    RequestTimeoutError,
+    SlowRequestError,
+    UnsupportedMediaTypeError,
+    error_response,
+)
 from service.log_config import request_id_var
 
 logger = logging.getLogger(__name__)
@@ -104,7 +110,7 @@ class RequestContext:
             if caller.gone:
                 answer.status = CLIENT_GONE
                 return
-            await answer.fail(scope, self._judge(error, timer))
+            await answer.fail(scope, self._judge(error, timer, caller))
 
     async def _cut_off(self, scope: Scope, answer: "_Answer") -> None:
         """Answer a request that the server cancels, which it does when it will wait no longer to stop."""
@@ -120,8 +126,13 @@ class RequestContext:
         # The server closes the connection of an answer that ends early: half of it must not look whole.
         scope["conche.error"] = error
 
-    def _judge(self, error: Exception, timer: asyncio.Timeout) -> ServiceError:
+    def _judge(self, error: Exception, timer: asyncio.Timeout, caller: "_Caller") -> ServiceError:
         if isinstance(error, TimeoutError) and timer.expired():
+            if caller.owes_body:
+                return SlowRequestError(
+                    f"the body had not come after {self._timeout_s:g} s; setting "
+                    "CONCHE_LIMITS__REQUEST_SECONDS"
+                )
             return RequestTimeoutError(
                 f"no answer within {self._timeout_s:g} s; setting CONCHE_LIMITS__REQUEST_SECONDS"
             )
@@ -164,9 +175,16 @@ class _Caller:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._body_read = asyncio.Event()
+        self._asked = False
         self.gone = False
 
+    @property
+    def owes_body(self) -> bool:
+        """Whether the body was asked for and has not come whole."""
+        return self._asked and not self._body_read.is_set()
+
     async def receive(self) -> Message:
+        self._asked = True
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self._body_read.set()
@@ -216,11 +234,20 @@ class _Answer:
 
 
 class BodyLimit:
-    """Refuse a body of more than ``limit`` bytes, by its announced length or while it comes in."""
+    """Refuse a body that is too large (as announced, or while it comes in), too slow, or compressed."""
 
-    def __init__(self, app: ASGIApp, *, limit: int, linger_s: float = 2.0) -> None:
+    def __init__(self, app: ASGIApp, *, limit: int, within_s: float, linger_s: float = 2.0) -> None:
+        """Wrap ``app``.
+
+        Args:
+            app: gets no more than ``limit`` bytes of a body.
+            limit: in bytes.
+            within_s: from when the body is asked for until it has come whole.
+            linger_s: how long the rest of a refused body is read and thrown away.
+        """
         self._app = app
         self._limit = limit
+        self._within_s = within_s
         self._linger_s = linger_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,6 +255,8 @@ class BodyLimit:
 
         Raises:
             PayloadTooLargeError: from the read that passes the limit.
+            UnsupportedMediaTypeError: from the first read, of a compressed body.
+            SlowRequestError: from the read that takes too long.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -235,17 +264,34 @@ class BodyLimit:
         headers = Headers(scope=scope)
         announced = headers.get("content-length", "")
         announced_too_much = announced.isdecimal() and int(announced) > self._limit
+        encoding = headers.get("content-encoding", "identity").strip().lower()
         received = 0
+        ends_at: float | None = None
+        whole = False
 
         # Checked when the body is asked for and not before: by then the route is known, and can be named in
         # the metrics; and what nobody reads cannot be too large.
         async def receive_within_limit() -> Message:
-            nonlocal received
+            nonlocal received, ends_at, whole
+            if whole:  # asked whether the caller is still there
+                return await receive()
+            if encoding != "identity":
+                raise UnsupportedMediaTypeError(
+                    "the body is compressed (content-encoding), which is not read; send it as it is"
+                )
             if announced_too_much:
                 if "expect" not in headers:  # else the caller has not sent it yet, and need not
                     await self._discard(receive)
                 raise self._error()
-            message = await receive()
+            ends_at = ends_at or asyncio.get_running_loop().time() + self._within_s
+            try:
+                async with asyncio.timeout_at(ends_at):
+                    message = await receive()
+            except TimeoutError:
+                raise SlowRequestError(
+                    f"the body took longer than {self._within_s:g} s; setting CONCHE_LIMITS__BODY_SECONDS"
+                ) from None
+            whole = not message.get("more_body", False)
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 if received > self._limit:

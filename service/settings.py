@@ -107,6 +107,36 @@ class LimitsSettings(_Group):
         "`CONCHE_BATCHING__STALL_TIMEOUT_SECONDS`: to lower this, lower that as well.",
     )
 
+    header_seconds: float = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="A connection on which request line and headers have not come whole by then is closed.",
+    )
+    body_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="A body that has not come whole by then is answered 408; raise it for large bodies over "
+        "slow lines.",
+    )
+    max_header_bytes: int = Field(
+        default=32 * 1024,
+        ge=1024,
+        le=1024 * 1024,
+        description="Bytes of URL and headers; more are refused (431).",
+    )
+    max_headers: int = Field(default=100, ge=10, le=10_000, description="Headers of one request.")
+    max_connections: int = Field(
+        default=2048, ge=1, description="Connections open at once; one more is answered 503."
+    )
+    max_connections_per_address: int = Field(
+        default=0,
+        ge=0,
+        description="The same for one address; 0 for no such limit, as behind a proxy, from which all come.",
+    )
+
     @model_validator(mode="after")
     def _one_text_fits_a_request(self) -> Self:
         if self.max_text_characters > self.max_total_characters:

@@ -15,6 +15,7 @@ import click
 import uvicorn
 from fastapi import FastAPI
 
+from service.cli.connections import Connections
 from service.cli.greeting import greeting, summary
 from service.cli.process import leave
 from service.lifespan import Services
@@ -41,9 +42,9 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                # Not httptools, which drops the body of a request that offers an upgrade to HTTP/2 (as Java's
-                # client does), takes headers of any size, and answers unknown methods without our handlers.
-                http="h11",
+                # On h11. Not httptools, which drops the body of a request that offers an upgrade to HTTP/2
+                # (as Java's client does), and answers unknown methods without our handlers.
+                http=Connections(settings.limits, app.state.metrics).protocol(),
                 ws="none",
                 log_config=None,
                 access_log=False,

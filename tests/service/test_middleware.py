@@ -27,7 +27,7 @@ def records() -> list[RequestRecord]:
 def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient]:
     """A client of a small app behind the real middleware."""
 
-    def make(*, timeout_s: float = 60, max_body_bytes: int = 1000) -> httpx.AsyncClient:
+    def make(*, timeout_s: float = 60, max_body_bytes: int = 1000, body_s: float = 60) -> httpx.AsyncClient:
         app = FastAPI(redirect_slashes=False)
         install_error_handlers(app, app.routes)
 
@@ -47,7 +47,7 @@ def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient
         async def slow() -> None:
             await asyncio.Event().wait()
 
-        app.add_middleware(BodyLimit, limit=max_body_bytes)
+        app.add_middleware(BodyLimit, limit=max_body_bytes, within_s=body_s)
         app.add_middleware(RequestContext, timeout_s=timeout_s, observe=records.append, log_probes=False)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         return httpx.AsyncClient(transport=transport, base_url="http://test")
@@ -128,6 +128,39 @@ async def test_a_body_over_the_limit_is_refused(
 async def test_a_body_at_the_limit_is_taken(make_client: Callable[..., httpx.AsyncClient]) -> None:
     """The limit itself is allowed."""
     assert (await make_client().post("/size", content=b"x" * 1000)).text == "1000"
+
+
+async def never_whole() -> AsyncIterator[bytes]:
+    """A body that begins and then stops."""
+    yield b"x"
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("limits", [{"body_s": 0.05}, {"timeout_s": 0.05}], ids=["body", "request"])
+async def test_a_body_that_does_not_come_is_answered_408(
+    make_client: Callable[..., httpx.AsyncClient], records: list[RequestRecord], limits: dict[str, float]
+) -> None:
+    """The caller is slow, not we: neither 503 nor a hint to try again, whichever time is over first."""
+    answer = await make_client(**limits).post("/size", content=never_whole())
+    assert (answer.status_code, answer.json()["code"]) == (408, "request_timeout")
+    assert "0.05 s" in answer.json()["error"]
+    assert "_SECONDS" in answer.json()["error"]
+    assert answer.headers["connection"] == "close"
+    assert "retry-after" not in answer.headers
+    assert (records[0].route, records[0].status) == ("/size", 408)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, identity"])
+async def test_a_compressed_body_is_refused_as_what_it_is(
+    make_client: Callable[..., httpx.AsyncClient], encoding: str
+) -> None:
+    """It is no broken JSON; and a few bytes of it could become gigabytes."""
+    client = make_client()
+    answer = await client.post("/size", content=b"x", headers={"content-encoding": encoding})
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert "content-encoding" in answer.json()["error"]
+    plain = await client.post("/size", content=b"x", headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 async def test_a_request_that_takes_too_long_is_answered_503(

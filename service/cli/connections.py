@@ -1,0 +1,261 @@
+"""One connection: HTTP/1.1 as uvicorn speaks it, with bounds on what comes before a request is one.
+
+How many connections there are, how long a request line with its headers may take and how large it may be, how
+long somebody may leave an answer unread: none of that reaches the application, where the other limits are
+(`service.middleware`). What goes wrong here is answered in JSON as everywhere, as far as anybody listens.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from email.utils import formatdate
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from service.errors import ServiceError
+from service.http_errors import (
+    HeadersTooLargeError,
+    MalformedRequestError,
+    SlowRequestError,
+    TooManyConnectionsError,
+    error_response,
+)
+from service.metrics import Metrics
+from service.settings import LimitsSettings
+
+# For the rest of a body whose answer has been sent: closing at once would reset the connection, and the
+# answer would be lost.
+_LINGER_S: Final = 5.0
+# For a connection that is one too many to read why; and how many are let stay for that.
+_REFUSED_LINGER_S: Final = 1.0
+_MOST_REFUSED: Final = 64
+
+
+class Connections:
+    """What the connections of one server share: the limits, and how many there are."""
+
+    def __init__(self, limits: LimitsSettings, metrics: Metrics) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.lingering = 0
+        self._by_address: Counter[str] = Counter()
+        metrics.watch_connections(self)
+
+    def __len__(self) -> int:
+        return self._by_address.total()
+
+    def protocol(self) -> type[asyncio.Protocol]:
+        """What uvicorn makes a protocol of each connection with."""
+        return cast("type[asyncio.Protocol]", partial(Connection, shared=self))
+
+    def admit(self, address: str) -> None:
+        """Count one more from ``address``; `release` has to follow.
+
+        Raises:
+            TooManyConnectionsError: there are as many as may be.
+        """
+        limits = self.limits
+        if len(self) >= limits.max_connections:
+            self.metrics.on_connection_cut("too_many")
+            raise TooManyConnectionsError(
+                f"{limits.max_connections} connections are open; setting CONCHE_LIMITS__MAX_CONNECTIONS"
+            )
+        if limits.max_connections_per_address and (
+            self._by_address[address] >= limits.max_connections_per_address
+        ):
+            self.metrics.on_connection_cut("too_many_of_address")
+            raise TooManyConnectionsError(
+                f"{limits.max_connections_per_address} connections are open from this address; setting "
+                "CONCHE_LIMITS__MAX_CONNECTIONS_PER_ADDRESS"
+            )
+        self._by_address[address] += 1
+
+    def release(self, address: str) -> None:
+        """Count one less."""
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class Connection(H11Protocol):
+    """One connection, from its beginning to its end."""
+
+    def __init__(self, *, shared: Connections, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._shared = shared
+        self._limits = shared.limits
+        self.conn = self._parser = _BoundedHead(shared.limits)
+        self._address: str | None = None  # counted under it; None = not counted
+        self._refused = False
+        self._heard = False  # whether anything of the request that is awaited has come
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        """Count it, and wait for a request; or refuse it."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        try:
+            self._shared.admit(address)
+        except TooManyConnectionsError as error:
+            self._refuse(error)
+            return
+        self._address = address
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it no more."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for timer in (self._head_timer, self._body_timer, self._answer_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._address is not None:
+            self._shared.release(self._address)
+        if self._refused:
+            self._shared.lingering -= 1
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and see which part of a request is awaited now."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._heard = True
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._await_head()
+        elif self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if self.conn.their_state is not h11.SEND_BODY and self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request; do not wait for ever for a body that nobody will read."""
+        self._heard = False
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and self._body_timer is None:
+            self._body_timer = self.loop.call_later(_LINGER_S, self._cut, "unread_body")
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a caller who does not read the answer."""
+        super().pause_writing()
+        if self._answer_timer is None:
+            self._answer_timer = self.loop.call_later(self._limits.request_seconds, self._cut, "slow_reader")
+
+    def resume_writing(self) -> None:
+        """Wait no more: it is being read."""
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP request, or too large a one; in JSON, where uvicorn sends text."""
+        del msg
+        error: ServiceError = self._parser.too_large or MalformedRequestError(
+            "this is not an HTTP/1.1 request"
+        )
+        self._shared.metrics.on_connection_cut(error.code)
+        self._answer_and_close(error)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._limits.header_seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if not self._heard:
+            self._cut("silent")
+            return
+        self._shared.metrics.on_connection_cut("slow_head")
+        self._answer_and_close(
+            SlowRequestError(
+                f"request line and headers took longer than {self._limits.header_seconds:g} s; setting "
+                "CONCHE_LIMITS__HEADER_SECONDS"
+            )
+        )
+
+    def _cut(self, reason: str) -> None:
+        self._shared.metrics.on_connection_cut(reason)
+        self.transport.abort()
+
+    def _refuse(self, error: ServiceError) -> None:
+        self._refused = True
+        self._shared.lingering += 1
+        if self._shared.lingering > _MOST_REFUSED:
+            self.transport.abort()
+            return
+        self.transport.write(_raw(error))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._head_timer = self.loop.call_later(_REFUSED_LINGER_S, self.transport.abort)
+
+    def _answer_and_close(self, error: ServiceError) -> None:
+        """Say what was wrong, unless an answer has begun: two in one would be taken for one."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.transport.write(_raw(error))
+        self.transport.close()
+
+
+class _BoundedHead(h11.Connection):
+    """h11's parser, which bounds a request's head only while it is incomplete.
+
+    Attributes:
+        too_large: why it was refused; None if it was not, or for another reason.
+    """
+
+    def __init__(self, limits: LimitsSettings) -> None:
+        super().__init__(h11.SERVER, limits.max_header_bytes)
+        self._limits = limits
+        self.too_large: HeadersTooLargeError | None = None
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """The next part of a request.
+
+        Raises:
+            h11.RemoteProtocolError: it is none, or too large.
+        """
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint == 431:
+                self._refuse_size()
+            raise
+        if isinstance(event, h11.Request):
+            size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if size > self._limits.max_header_bytes:
+                self._refuse_size()
+            if len(event.headers) > self._limits.max_headers:
+                self.too_large = HeadersTooLargeError(
+                    f"a request may have {self._limits.max_headers} headers; setting "
+                    "CONCHE_LIMITS__MAX_HEADERS"
+                )
+            if self.too_large is not None:
+                raise h11.RemoteProtocolError("head too large", error_status_hint=431)
+        return event
+
+    def _refuse_size(self) -> None:
+        self.too_large = HeadersTooLargeError(
+            f"URL and headers are larger than {self._limits.max_header_bytes} bytes; setting "
+            "CONCHE_LIMITS__MAX_HEADER_BYTES"
+        )
+
+
+def _raw(error: ServiceError) -> bytes:
+    """A whole answer, for where there is no request that it could belong to."""
+    request_id = uuid.uuid4().hex
+    response = error_response(error, request_id, "")
+    status = HTTPStatus(response.status_code)
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
+    lines += [name + b": " + value for name, value in response.raw_headers]
+    lines += [
+        b"date: " + formatdate(usegmt=True).encode(),
+        b"x-request-id: " + request_id.encode(),
+        b"connection: close",
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body)
