@@ -60,7 +60,7 @@ def test_a_sheet_is_read_like_a_csv() -> None:
     assert first.metadata == {"price": 9.5, "hot": False, "from": "2026-01-02"}
     assert (second.id, second.question, second.enabled, second.metadata) == ("8", "404", False, {"price": 3})
     assert [(bad.number, bad.reason) for bad in result.bad_lines] == [
-        (6, "id '7' is taken by line 3"),
+        (6, "id '7' is taken by row 3"),
         (7, "question: Field required"),
         (8, "9 cells where the header has 8"),
     ]
