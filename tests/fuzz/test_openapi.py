@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 CASES = os.environ.get("FUZZ_CASES", "4")  # of each operation and kind of data
 
 
-def test_no_generated_request_finds_a_fault(models_folder: Path) -> None:
+def test_no_generated_request_finds_a_fault(models_folder: Path, tmp_path: Path) -> None:
     """No 5xx, no answer that the document does not have, nothing taken that it forbids."""
     process = _start(models_folder, "--admin", "true", "--log-level", "error")
     try:
@@ -29,7 +29,7 @@ def test_no_generated_request_finds_a_fault(models_folder: Path) -> None:
                 *("run", f"{Running(process).url}/openapi.json"),
                 *("--max-examples", CASES, "--no-color", "--continue-on-failure", "--warnings", "off"),
             ],
-            cwd=ROOT,
+            cwd=tmp_path,  # where it keeps a cache
             env=os.environ | {"SCHEMATHESIS_HOOKS": "tests.fuzz.hooks", "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
