@@ -15,7 +15,7 @@ def test_every_module_is_named_in_the_code_map() -> None:
     named = set(re.findall(r"`(\w+)`", code_map))
     modules = {
         path
-        for package in ("model", "service")
+        for package in ("conche_client", "model", "service")
         for path in (REPOSITORY / package).rglob("*.py")
         if path.stem != "__init__"
         and path.parent.relative_to(REPOSITORY).as_posix() not in PLACED_AS_A_FOLDER

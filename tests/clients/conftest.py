@@ -10,6 +10,8 @@ from pathlib import Path
 import llama_index.core
 import pytest
 
+from tests.service.fakes_http import write_bundles
+
 REPOSITORY = Path(__file__).parents[2]
 HANG_S = 60  # only stops a hang
 
@@ -74,3 +76,20 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # else huggingface_hub refuses to talk to any server, ours too
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def url_of_one_with_a_faq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where one listens that keeps a FAQ, over tiny bundles."""
+    folder = write_bundles(tmp_path_factory.mktemp("models"))
+    process, url = serve(
+        tmp_path_factory.mktemp("data"),
+        CONCHE_MODELS_DIR=str(folder),
+        CONCHE_EMBEDDING_BUNDLE="tiny-embedding",
+        CONCHE_NER_BUNDLE="tiny-ner",
+        CONCHE_FAQ_STORE="embedded",
+        CONCHE_FAQ_FILE=str(folder / "faq.jsonl"),
+    )
+    yield url
+    process.kill()
+    process.wait(HANG_S)

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ("conche_client", "model", "service")
 
 
 def test_wheel_holds_every_file_of_the_packages_and_nothing_else(tmp_path: Path) -> None:
@@ -15,14 +16,14 @@ def test_wheel_holds_every_file_of_the_packages_and_nothing_else(tmp_path: Path)
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source / name)
-    for name in ("model", "service"):
+    for name in PACKAGES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     # A folder that resembles a package's name, as the bundles' does.
     (source / "models" / "bundle").mkdir(parents=True)
     (source / "models" / "bundle" / "stray.py").touch()
     expected = {
         path.relative_to(source).as_posix()
-        for name in ("model", "service")
+        for name in PACKAGES
         for path in (source / name).rglob("*")
         if path.is_file()
     }

@@ -1,0 +1,248 @@
+"""`Client`: calls that wait for their answer."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+import httpx
+
+from conche_client import operations as ops
+from conche_client.exchange import DEFAULT_URL, Answer, Attempts, Plan, Request, connection
+from conche_client.results import (
+    CollectionInfo,
+    Embeddings,
+    Entities,
+    Entry,
+    EntryPage,
+    Evaluation,
+    Health,
+    Model,
+    Ranking,
+    Reindexing,
+    SearchResults,
+    ServerInfo,
+    Similarities,
+    WriteReport,
+)
+from conche_client.retries import Retries
+
+Result = TypeVar("Result")
+_DEFAULT_RETRIES: Final = Retries()
+
+
+class Client:
+    """A server, called from any thread; close it, or use it in ``with``.
+
+    Every call raises `ConcheError`. A misspelt option is a TypeError, before anything is sent.
+
+    Args:
+        url: of the server; a path in it goes before every route.
+        api_key: sent as ``Authorization: Bearer``.
+        timeout_s: for connecting, and for each part of an answer to come.
+        retries: what is sent again, and when; ``Retries(most=0)`` for nothing.
+        batch_size: texts or entries of one request, at most; the server's limit is 2,048 if it is not set
+            otherwise.
+        headers: sent with every request.
+        transport: of httpx; for tests, or for a proxy of one's own.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 60.0,
+        retries: Retries = _DEFAULT_RETRIES,
+        batch_size: int = ops.MOST_ITEMS,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        arguments = connection(
+            url, api_key=api_key, timeout_s=timeout_s, headers=headers, batch_size=batch_size
+        )
+        self._http = httpx.Client(transport=transport, **arguments)
+        self._retries = retries
+        self._batch_size = batch_size
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def embed(self, texts: str | Sequence[str], **options: Unpack[ops.EmbedOptions]) -> Embeddings:
+        """Embed each text as one vector."""
+        return self.run(ops.embed(texts, self._batch_size, options))
+
+    def search(self, queries: str | Sequence[str], **options: Unpack[ops.SearchOptions]) -> SearchResults:
+        """Find the FAQ entries that answer each query."""
+        return self.run(ops.search(queries, self._batch_size, options))
+
+    def ner(self, texts: str | Sequence[str], **options: Unpack[ops.NerOptions]) -> Entities:
+        """Find the named entities of each text."""
+        return self.run(ops.ner(texts, self._batch_size, options))
+
+    def rerank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        raw_scores: bool = False,
+        **options: Unpack[ops.CompareOptions],
+    ) -> Ranking:
+        """Put texts in order for a query; a negative cosine is a score of 0 unless ``raw_scores``."""
+        return self.run(ops.rerank(query, texts, self._batch_size, options, raw_scores=raw_scores))
+
+    def similarity(
+        self, source: str, sentences: Sequence[str], **options: Unpack[ops.SimilarityOptions]
+    ) -> Similarities:
+        """Compare a sentence with others: cosines."""
+        return self.run(ops.similarity(source, sentences, self._batch_size, options))
+
+    def info(self) -> ServerInfo:
+        """Describe the server and its limits."""
+        return self.run(ops.info())
+
+    def health(self) -> Health:
+        """Say whether requests would be served; one that is not ready is an answer, not an error."""
+        return self.run(ops.health())
+
+    def models(self) -> list[Model]:
+        """List the models that ``model`` can name."""
+        return self.run(ops.models())
+
+    def collections(self) -> list[CollectionInfo]:
+        """List the FAQ collections."""
+        return self.run(ops.collections())
+
+    def faq(self, collection: str = "default") -> "Collection":
+        """Give access to a collection; nothing is sent, it may be yet to be made."""
+        return Collection(self, collection, batch_size=self._batch_size)
+
+    def run(self, plan: Plan[Result]) -> Result:
+        """Send a plan's requests one after the other, and put their answers together."""
+        return plan.result([self._send(request) for request in plan.requests])
+
+    def _send(self, request: Request) -> Answer:
+        attempts = Attempts(request, self._retries)
+        arguments: dict[str, Any] = request.arguments()
+        while True:
+            try:
+                response = self._http.request(**arguments)
+            except httpx.RequestError as error:
+                wait_s: float | None = attempts.judge_failure(error)
+            else:
+                answer = Answer(response.status_code, response.headers, response.content)
+                wait_s = attempts.judge(answer)
+                if wait_s is None:
+                    return answer
+            time.sleep(wait_s or 0.0)
+
+
+class Collection:
+    """A FAQ collection of a server; made by `Client.faq`."""
+
+    def __init__(self, client: Client, name: str, *, batch_size: int) -> None:
+        self.name = name
+        self._client = client
+        self._batch_size = batch_size
+
+    def info(self) -> CollectionInfo:
+        """Describe it."""
+        return self._client.run(ops.collection_info(self.name))
+
+    def configure(
+        self, *, default_answer: str | None = None, min_score: float | None = None
+    ) -> CollectionInfo:
+        """Make it if it is not there, and set these; what is None is taken away."""
+        return self._client.run(ops.configure(self.name, default_answer=default_answer, min_score=min_score))
+
+    def drop(self) -> int:
+        """Remove it with its entries; return how many there were."""
+        return self._client.run(ops.drop(self.name))
+
+    def upsert(
+        self,
+        entries: Sequence[Entry | Mapping[str, object]],
+        *,
+        on_duplicate: ops.OnDuplicate = "replace",
+    ) -> WriteReport:
+        """Add or replace entries; when it returns, searches find them.
+
+        Up to ``batch_size`` of them are written together or not at all; more are several such writes.
+        """
+        return self._client.run(ops.upsert(self.name, entries, self._batch_size, on_duplicate))
+
+    def get(self, id: str) -> Entry:
+        """Read an entry; NotFoundError if it is not there."""
+        return self._client.run(ops.get_entry(self.name, id))
+
+    def patch(self, id: str, **changes: Unpack[ops.EntryChanges]) -> Entry:
+        """Change fields of an entry, and return it as it is then."""
+        return self._client.run(ops.patch_entry(self.name, id, changes))
+
+    def delete(self, id: str) -> None:
+        """Delete an entry; NotFoundError if it is not there."""
+        self._client.run(ops.delete_entry(self.name, id))
+
+    def delete_many(self, *, ids: Sequence[str] | None = None, filter: ops.Filter | None = None) -> int:
+        """Delete entries by id or by filter; return how many were there."""
+        return self._client.run(ops.delete_entries(self.name, ids, filter, self._batch_size))
+
+    def page(
+        self, *, limit: int = 100, after: str | None = None, filter: ops.Filter | None = None
+    ) -> EntryPage:
+        """Read a page of entries; ``after`` is `EntryPage.next` of the one before."""
+        return self._client.run(ops.page(self.name, limit=limit, after=after, filter_=filter))
+
+    def entries(self, *, filter: ops.Filter | None = None, page_size: int = 500) -> Iterator[Entry]:
+        """Go through all entries, reading page by page."""
+        after: str | None = None
+        while True:
+            page = self.page(limit=page_size, after=after, filter=filter)
+            yield from page
+            if page.next is None:
+                return
+            after = page.next
+
+    def count(self, *, filter: ops.Filter | None = None) -> int:
+        """Count entries; disabled ones count."""
+        return self._client.run(ops.count(self.name, filter))
+
+    def import_file(
+        self,
+        content: bytes,
+        *,
+        format: ops.FileFormat,
+        on_duplicate: ops.OnDuplicate = "replace",
+        strict: bool = False,
+    ) -> WriteReport:
+        """Take the entries of a file's bytes; ``strict`` takes nothing of one with a bad line."""
+        return self._client.run(
+            ops.import_file(self.name, content, format=format, on_duplicate=on_duplicate, strict=strict)
+        )
+
+    def export_file(self, *, format: ops.FileFormat = "jsonl", filter: ops.Filter | None = None) -> bytes:
+        """Return entries as a file that an import reads back the same."""
+        return self._client.run(ops.export_file(self.name, format=format, filter_=filter))
+
+    def evaluate(
+        self, queries: Sequence[Mapping[str, object]], *, wanted_precision: float | None = None
+    ) -> Evaluation:
+        """Judge the search by queries such as ``{"query": "...", "faq_id": "gift"}``; None = no answer."""
+        return self._client.run(ops.evaluate(self.name, queries, wanted_precision))
+
+    def start_reindex(self) -> Reindexing:
+        """Begin to embed it anew with the server's model."""
+        return self._client.run(ops.start_reindex(self.name))
+
+    def reindexing(self) -> Reindexing:
+        """Tell how far that is."""
+        return self._client.run(ops.reindexing(self.name))
