@@ -93,6 +93,10 @@ lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1
 env-example: setup-test ## write .env.example anew from the settings class
 	$(DEV_VENV)/bin/python deploy/env_example.py >.env.example.new && mv .env.example.new .env.example
 
+.PHONY: openapi
+openapi: setup-test ## write docs/openapi.json anew from the routes
+	$(DEV_VENV)/bin/python deploy/openapi.py
+
 .PHONY: dashboards
 dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py beside it
 	$(DEV_VENV)/bin/python deploy/grafana/generate.py
