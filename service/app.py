@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from service.access import Access, document_keys
 from service.api_keys import KeyFileError, KeyRing
+from service.cors import CorsHeaders, Preflight
 from service.errors import (
     ForbiddenError,
     RateLimitedError,
@@ -56,6 +57,8 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     """
     registry = Metrics()
     keys = _open_keys(settings, registry)
+    if keys is not None:
+        registry.watch_keys(keys)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,9 +78,12 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     app.state.settings = settings
     app.state.metrics = registry
     app.state.startup_error = None  # why the lifespan could not begin, for whoever runs the app
-    for router in ROUTERS:
+    # With a port of its own /metrics is there and nowhere else.
+    elsewhere = [] if settings.metrics_port == OFF else [metrics.router]
+    routers = [router for router in ROUTERS if router not in elsewhere]
+    for router in routers:
         app.include_router(router)
-    routes = [route for router in ROUTERS for route in router.routes]
+    routes = [route for router in routers for route in router.routes]
     install_error_handlers(app, [*app.routes, *routes])
 
     registry.expect_requests(
@@ -92,6 +98,48 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
         on_no_route=_series(UnknownPathError, MalformedUrlError),
     )
 
+    def keep_startup_error(error: Exception) -> None:
+        app.state.startup_error = error
+
+    # Added last = outermost.
+    app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes, within_s=settings.limits.body_seconds)
+    if keys is not None:
+        app.add_middleware(Access, keys=keys, routes=routes, metrics_need_key=settings.metrics_need_key)
+        _document_keys(app, metrics_need_key=settings.metrics_need_key)
+    origins = settings.allowed_origins()
+    if origins:
+        app.add_middleware(Preflight, origins=origins)
+    app.add_middleware(TimingHeaders)
+    _add_context(app, settings, registry)
+    if origins:
+        app.add_middleware(CorsHeaders, origins=origins)
+    app.add_middleware(StartupErrors, expected=(StartupError,), report=keep_startup_error)
+    return app
+
+
+def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:
+    """What answers on a port for metrics only: /metrics, with the same errors, keys and log lines.
+
+    Args:
+        settings: read once, by the caller.
+        registry: of the application whose metrics these are.
+
+    Raises:
+        StartupError: a key is needed, and the file of API keys cannot be used.
+    """
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.metrics = registry
+    app.include_router(metrics.router)
+    install_error_handlers(app, metrics.router.routes)
+    # Of its own: it runs in another thread, and the file is read when a key is looked for.
+    keys = _open_keys(settings, registry) if settings.metrics_need_key else None
+    if keys is not None:
+        app.add_middleware(Access, keys=keys, routes=metrics.router.routes, metrics_need_key=True)
+    _add_context(app, settings, registry)
+    return app
+
+
+def _add_context(app: FastAPI, settings: Settings, registry: Metrics) -> None:
     def observe(record: RequestRecord) -> None:
         registry.observe_request(
             method=record.method,
@@ -102,23 +150,12 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
             key=record.key,
         )
 
-    def keep_startup_error(error: Exception) -> None:
-        app.state.startup_error = error
-
-    # Added last = outermost.
-    app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes, within_s=settings.limits.body_seconds)
-    if keys is not None:
-        app.add_middleware(Access, keys=keys, routes=routes, metrics_need_key=settings.metrics_need_key)
-        _document_keys(app, metrics_need_key=settings.metrics_need_key)
-    app.add_middleware(TimingHeaders)
     app.add_middleware(
         RequestContext,
         timeout_s=settings.limits.request_seconds,
         observe=observe,
         log_probes=settings.log_probes,
     )
-    app.add_middleware(StartupErrors, expected=(StartupError,), report=keep_startup_error)
-    return app
 
 
 def _series(*kinds: type[ServiceError]) -> list[tuple[int, str]]:
@@ -135,7 +172,6 @@ def _open_keys(settings: Settings, metrics: Metrics) -> KeyRing | None:
         )
     except KeyFileError as error:
         raise StartupError(f"CONCHE_API_KEYS_FILE: {error}") from error
-    metrics.watch_keys(keys)
     return keys
 
 

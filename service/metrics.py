@@ -101,6 +101,15 @@ class WatchedModel(Protocol):
         ...
 
 
+class WatchedCertificate(Protocol):
+    """What the gauge reads of a certificate."""
+
+    @property
+    def expires_at(self) -> float:
+        """In seconds since 1970."""
+        ...
+
+
 class Metrics:
     """The registry of one app and everything in it; two apps in one process do not meet."""
 
@@ -147,7 +156,11 @@ class Metrics:
             "Changes of the file of API keys that could not be used; the old keys stayed in force.",
             registry=self.registry,
         )
-        self._connections = Gauge("conche_connections", "Connections open.", registry=self.registry)
+        self._connections = Gauge(
+            "conche_connections",
+            "Connections open, those to a port for metrics only not counted.",
+            registry=self.registry,
+        )
         self._cuts = Counter(
             "conche_connections_cut_total",
             "Connections refused or closed for what came before a request, or did not come.",
@@ -242,6 +255,15 @@ class Metrics:
     def watch_connections(self, connections: Sized) -> None:
         """Show how many connections are open."""
         self._connections.set_function(lambda: len(connections))
+
+    def watch_certificate(self, certificate: WatchedCertificate) -> None:
+        """Show when the certificate in force expires; without TLS there is no such series."""
+        gauge = Gauge(
+            "conche_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate expires, in seconds since 1970.",
+            registry=self.registry,
+        )
+        gauge.set_function(lambda: certificate.expires_at)
 
     def on_connection_cut(self, reason: str) -> None:
         """Note a connection that was refused or closed; ``reason`` is one of a closed set."""

@@ -34,6 +34,7 @@ DEMO = "demo"
 _SERVICE_LINK = re.compile(r"CONCHE_SERVICE_(HOST|PORT)(_\w+)?|CONCHE_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 # What `conche` sends to a server elsewhere; no setting of a service.
 API_KEY_VARIABLE = "CONCHE_API_KEY"
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
 _SERVICE_LINK_PORT = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -161,6 +162,25 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 for all.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    tls_cert: str = Field(
+        default=OFF,
+        min_length=1,
+        description="Certificate chain in PEM, for https; read again when it changes. `none` for plain http.",
+    )
+    tls_key: str = Field(
+        default=OFF, min_length=1, description="Its key in PEM, without a password; `none` for plain http."
+    )
+    metrics_port: Literal["none"] | int = Field(
+        default="none",
+        description="Port of its own for /metrics, which the other then lacks, on the same address; 0 takes "
+        "a free one, `none` leaves it on the other.",
+    )
+    cors_origins: str = Field(
+        default=OFF,
+        min_length=1,
+        description="Origins whose pages may use the service from a browser, as `https://shop.example`, "
+        "separated by commas; `*` for any, `none` for no pages but its own.",
+    )
     models_dir: Path = Field(default=Path("models"), description="Folder that holds the bundles.")
     embedding_bundle: str = Field(
         default="multilingual-e5-small-zh-en",
@@ -303,6 +323,27 @@ class Settings(BaseSettings):
             raise ValueError("must be auto or from 1 to 1024")
         return threads
 
+    @field_validator("metrics_port")
+    @classmethod
+    def _metrics_port_in_range(cls, port: Literal["none"] | int) -> Literal["none"] | int:
+        if isinstance(port, int) and not 0 <= port <= 65535:
+            raise ValueError("must be none or from 0 to 65535")
+        return port
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _lists_origins(cls, value: str) -> str:
+        origins = [origin.strip() for origin in value.split(",")]
+        if value.strip() not in {OFF, "*"} and not all(_ORIGIN.fullmatch(origin) for origin in origins):
+            raise ValueError("must be none, *, or origins: scheme and host, as https://shop.example, no path")
+        return value
+
+    @model_validator(mode="after")
+    def _tls_has_both_files(self) -> Self:
+        if (self.tls_cert == OFF) != (self.tls_key == OFF):
+            raise ValueError("tls_cert and tls_key go together: CONCHE_TLS_CERT and CONCHE_TLS_KEY")
+        return self
+
     @model_validator(mode="after")
     def _a_hang_is_found_before_the_caller_gives_up(self) -> Self:
         if self.limits.request_seconds < self.batching.stall_timeout_seconds:
@@ -338,6 +379,12 @@ class Settings(BaseSettings):
             return values
 
         return (init_settings, own_variables)  # type: ignore[return-value]  # a source is any callable giving a dict
+
+    def allowed_origins(self) -> frozenset[str]:
+        """What ``cors_origins`` lists; nothing for `none`, `*` by itself for any."""
+        if self.cors_origins == OFF:
+            return frozenset()
+        return frozenset(origin.strip() for origin in self.cors_origins.split(","))
 
     def bundle_names(self, setting: str) -> list[str]:
         """What ``embedding_bundle`` or ``ner_bundle`` lists, in order; nothing for `none`."""

@@ -43,10 +43,10 @@ class Connections:
         self.metrics = metrics
         self.lingering = 0
         self._by_address: Counter[str] = Counter()
-        metrics.watch_connections(self)
+        self._open = 0  # read by other threads too, which must not go through what changes
 
     def __len__(self) -> int:
-        return self._by_address.total()
+        return self._open
 
     def protocol(self) -> type[asyncio.Protocol]:
         """What uvicorn makes a protocol of each connection with."""
@@ -73,10 +73,12 @@ class Connections:
                 "CONCHE_LIMITS__MAX_CONNECTIONS_PER_ADDRESS"
             )
         self._by_address[address] += 1
+        self._open += 1
 
     def release(self, address: str) -> None:
         """Count one less."""
         self._by_address[address] -= 1
+        self._open -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 

@@ -3,12 +3,15 @@
 import os
 import signal
 import socket
+from contextlib import ExitStack
+from pathlib import Path
 
 import click
 
 from service.cli import process
 from service.cli.options import read_settings, settings_flags
-from service.settings import Settings
+from service.cli.tls import TlsError, TlsFiles
+from service.settings import OFF, Settings
 
 
 @click.command()
@@ -25,17 +28,34 @@ def serve(**flags: str | None) -> None:
     # A signal while the libraries load: nothing has begun, and process 1 of a container would ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
-    from service.app import create_app
+    from service.app import create_app, create_metrics_app
+    from service.cli.metrics_server import MetricsServer
     from service.cli.server import Server
     from service.lifespan import StartupError
     from service.log_config import configure_logging
 
     configure_logging(settings.log_level, settings.log_format)
-    # Bound before the models are loaded: a port in use is said at once.
-    with _bind(settings) as listener:
+    with ExitStack() as stack:
+        # Bound before the models are loaded: a port in use is said at once.
+        listener = stack.enter_context(_bind(settings.host, settings.port, "port"))
+        metrics_listener = None
+        if isinstance(settings.metrics_port, int):
+            metrics_listener = stack.enter_context(
+                _bind(settings.host, settings.metrics_port, "metrics_port")
+            )
         try:
-            server = Server(settings, create_app(settings))
-        except StartupError as error:
+            tls = _tls(settings)
+            app = create_app(settings)
+            server = Server(settings, app, tls=tls)
+            if metrics_listener is not None:
+                server.metrics_server = MetricsServer(
+                    create_metrics_app(settings, app.state.metrics),
+                    metrics_listener,
+                    limits=settings.limits,
+                    metrics=app.state.metrics,
+                    context=None if tls is None else tls.context,
+                )
+        except (StartupError, TlsError) as error:
             raise click.ClickException(str(error)) from error
         try:
             server.run_until_stopped(listener)
@@ -44,15 +64,21 @@ def serve(**flags: str | None) -> None:
     process.end(server.exit_code)
 
 
-def _bind(settings: Settings) -> socket.socket:
+def _tls(settings: Settings) -> TlsFiles | None:
+    if settings.tls_cert == OFF:
+        return None
+    return TlsFiles(Path(settings.tls_cert).expanduser(), Path(settings.tls_key).expanduser())
+
+
+def _bind(host: str, port: int, setting: str) -> socket.socket:
     try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
     except OSError as error:
         raise click.ClickException(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
-            "choose another with --port or CONCHE_PORT"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with "
+            f"--{setting.replace('_', '-')} or CONCHE_{setting.upper()}"
         ) from error
     return listener

@@ -17,14 +17,18 @@ from fastapi import FastAPI
 
 from service.cli.connections import Connections
 from service.cli.greeting import greeting, summary
+from service.cli.metrics_server import MetricsServer
 from service.cli.process import leave
+from service.cli.tls import TlsFiles
 from service.lifespan import Services
+from service.metrics import Metrics
 from service.settings import OFF, Settings
 
 logger = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
+_TICKS_BETWEEN_LOOKS: Final = 100
 _STEP_S: Final = 0.05  # how soon a second signal is noticed
 _LAST_WORDS_S: Final = 1.0  # for requests that were cut off to be answered
 _CLOSING_S: Final = 2.0  # the least that models and files get to close
@@ -35,16 +39,20 @@ class Server(uvicorn.Server):
 
     Attributes:
         exit_code: of the process; 0 = started and stopped in order.
+        metrics_server: started and stopped with this one; None if the metrics are on its own port.
     """
 
-    def __init__(self, settings: Settings, app: FastAPI) -> None:
+    def __init__(self, settings: Settings, app: FastAPI, *, tls: TlsFiles | None = None) -> None:
+        metrics: Metrics = app.state.metrics
+        connections = Connections(settings.limits, metrics)
+        metrics.watch_connections(connections)
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="uvloop",
                 # On h11. Not httptools, which drops the body of a request that offers an upgrade to HTTP/2
                 # (as Java's client does), and answers unknown methods without our handlers.
-                http=Connections(settings.limits, app.state.metrics).protocol(),
+                http=connections.protocol(),
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -52,6 +60,12 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=settings.keep_alive_seconds,
             )
         )
+        self._tls = tls
+        if tls is not None:
+            self.config.load()
+            self.config.ssl = tls.context
+            metrics.watch_certificate(tls)
+        self.metrics_server: MetricsServer | None = None
         self._settings = settings
         self._app = app
         self._began_at = time.perf_counter()
@@ -91,13 +105,25 @@ class Server(uvicorn.Server):
         if self.started and sockets:
             self.exit_code = 0
             seconds = time.perf_counter() - self._began_at
-            url = _url(self._settings.host, sockets[0].getsockname()[1])
+            port = sockets[0].getsockname()[1]
+            url = _url(self._settings.host, port, secure=self._tls is not None)
+            metrics_url = None
+            if self.metrics_server is not None:
+                self.metrics_server.start()
+                port = self.metrics_server.port
+                metrics_url = _url(self._settings.host, port, secure=self._tls is not None)
             services: Services = self._app.state.services
             if self._settings.log_format == "json":  # somebody collects lines, and wants no pages among them
                 logger.info("ready", extra=summary(services, url=url, seconds=seconds))
             else:
                 keys = self._settings.api_keys_file != OFF
-                _print(greeting(services, url=url, seconds=seconds, keys=keys))
+                _print(greeting(services, url=url, seconds=seconds, keys=keys, metrics_url=metrics_url))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look for a new certificate, besides what uvicorn does ten times a second."""
+        if self._tls is not None and counter % _TICKS_BETWEEN_LOOKS == 0:
+            self._tls.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Turn /readyz red, give load balancers time to see it, finish what is in work, close.
@@ -121,6 +147,8 @@ class Server(uvicorn.Server):
             until = max(ends_at, time.monotonic() + _CLOSING_S)
             await _wait_for(lambda: self.force_exit or closing.done(), until=until)
             if closing.done():
+                if self.metrics_server is not None:
+                    self.metrics_server.stop()
                 return
         leave(self.exit_code)
 
@@ -160,9 +188,10 @@ async def _wait_for(condition: Callable[[], bool], *, until: float) -> None:
         await asyncio.sleep(_STEP_S)
 
 
-def _url(host: str, port: int) -> str:
+def _url(host: str, port: int, *, secure: bool) -> str:
+    scheme = "https" if secure else "http"
     reachable = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    return f"{scheme}://[{reachable}]:{port}" if ":" in reachable else f"{scheme}://{reachable}:{port}"
 
 
 def _print(text: str) -> None:

@@ -70,7 +70,7 @@ SCOPES: dict[Scope | None, set[str]] = {
         "DELETE /snapshots/{name}",
         "GET /admin/models",
         "POST /admin/models",
-        "POST /faq/snapshot",
+        "POST /snapshots",
     },
 }
 
@@ -107,7 +107,6 @@ def test_what_leads_nowhere_takes_a_key_as_well() -> None:
     assert scope_for("POST", "/livez") == "read"
     assert scope_for("POST", "/faq/a/entries/b/evaluate") == "write"
     assert scope_for("GET", "/admin/new") == "admin"
-    assert scope_for("PUT", "/faq/snapshot") == "write"  # a collection of that name
 
 
 class Keyed:
@@ -137,7 +136,8 @@ async def keyed(models_folder: Path, tmp_path: Path) -> AsyncIterator[Keyed]:
     """The app with keys."""
     path = tmp_path / "keys.json"
     keys = make_keys(path, hurried={"requests_per_minute": 1}, single={"concurrent_requests": 1})
-    async with running(tiny_settings(models_folder, api_keys_file=str(path))) as client:
+    # Without a FAQ, which takes a second to measure its model: who gets as far as the route is told so.
+    async with running(tiny_settings(models_folder, api_keys_file=str(path), faq_store="none")) as client:
         keyed = Keyed(client, path)
         keyed.keys = keys
         yield keyed
@@ -198,7 +198,7 @@ async def test_each_scope_opens_its_own_and_nothing_else(keyed: Keyed) -> None:
         for key in asked:
             answer = await keyed.ask(method, path, key, json=body)
             if key == needed:
-                assert answer.is_success, answer.text
+                assert answer.is_success or answer.json()["code"] == "no_faq", answer.text
             else:
                 assert answer.status_code == 403
                 assert answer.json()["code"] == "forbidden"

@@ -52,7 +52,7 @@ class Running:
             if line.startswith("Documentation:"):
                 break
         self.greeting = "".join(lines)
-        found = re.search(r"Documentation: (http://127\.0\.0\.1:\d+)/docs", self.greeting)
+        found = re.search(r"Documentation: (https?://127\.0\.0\.1:\d+)/docs", self.greeting)
         assert found, f"no greeting: {process.communicate(timeout=HANG_S)}"
         self.url = found.group(1)
 
