@@ -97,6 +97,10 @@ env-example: setup-test ## write .env.example anew from the settings class
 openapi: setup-test ## write docs/openapi.json anew from the routes
 	$(DEV_VENV)/bin/python deploy/openapi.py
 
+.PHONY: errors
+errors: setup-test ## write docs/errors.md anew from the errors and a running service
+	$(DEV_VENV)/bin/python -m tests.service.error_page
+
 .PHONY: dashboards
 dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py beside it
 	$(DEV_VENV)/bin/python deploy/grafana/generate.py
