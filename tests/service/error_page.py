@@ -329,8 +329,8 @@ Written by `make errors`; a test compares it with the code and with the answers 
 Every answer that is not a success is JSON, on every path. Programs go by the HTTP status and by `code`, which
 does not change; messages are for people and may. `index` is the position, from 0, of the offending item,
 `param` the field; null where they would say nothing. `request_id` is also in the header `x-request-id`
-and in every line of the log that belongs to the request. A message may name a collection, a column or a limit;
-it never quotes a text, a question or an answer.
+and in every line of the log that belongs to the request. A message may name a collection, a column or a
+limit; it never quotes a text, a question or an answer.
 
 All paths but those of OpenAI's interface have a flat body; clients of text-embeddings-inference read it too:
 
