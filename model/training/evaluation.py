@@ -12,15 +12,12 @@ from model.runtime.documents import read_documents
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
 from model.runtime.entities import EntityFinder
 from model.runtime.tokenization import Tokenizer
-from model.training.scoring import Score, score_spans
-from model.training.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from model.runtime.tagging import Entity
-    from model.training.spans import LabelledText
 
 
 class NotATaggerError(ValueError):
@@ -92,30 +89,3 @@ def tag_texts(
             seconds += time.perf_counter() - began
             on_text()
     return Tagged(found, sum(map(len, texts)), seconds)
-
-
-def evaluate_tagger(
-    path: Path, texts: Sequence[LabelledText], *, threads: int, on_text: Callable[[], None] = lambda: None
-) -> tuple[Score, dict[str, Score]]:
-    """Score a tagging bundle on labelled texts.
-
-    Args:
-        path: The bundle.
-        texts: With their spans; one with a label that the bundle lacks counts as missed.
-        threads: Compute threads.
-        on_text: Called after each text.
-
-    Returns:
-        Micro-averaged over all labels, and by label.
-
-    Raises:
-        BundleError: The bundle is damaged.
-        NotATaggerError: It is one for embedding.
-    """
-    tagged = tag_texts(
-        read_tagger(path), [labelled.text for labelled in texts], threads=threads, on_text=on_text
-    )
-    return score_spans(
-        [labelled.spans for labelled in texts],
-        [[Span(entity.start, entity.end, entity.label) for entity in found] for found in tagged.found],
-    )

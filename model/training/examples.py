@@ -116,7 +116,7 @@ def prepare(
                 for span in labelled.spans
                 if paragraph.start <= span.start and span.end <= paragraph.start + len(paragraph.text)
             }
-            label_of = np.array(align(list(spans), tokenized.offsets, number_of)[0], dtype=np.int64)
+            label_of = np.array(align(list(spans), tokenized.offsets, number_of), dtype=np.int64)
             words = words_of(paragraph.text, tokenized.offsets, tokenized.word_ids)
             starts, ends = {word.start for word in words}, {word.end for word in words}
             fitting |= {spans[span] for span in spans if span.start in starts and span.end in ends}

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -46,10 +46,8 @@ def count_spans(texts: Iterable[LabelledText]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def align(
-    spans: Sequence[Span], offsets: NDArray[np.int64], label_ids: dict[str, int]
-) -> tuple[list[int], list[Span]]:
-    """Give each token its BIO label.
+def align(spans: Sequence[Span], offsets: NDArray[np.int64], label_ids: dict[str, int]) -> list[int]:
+    """Give each token its BIO label; a token that a span covers in part is labelled too.
 
     Args:
         spans: Ordered, without overlaps; labels without ``B-`` and ``I-``.
@@ -57,45 +55,15 @@ def align(
         label_ids: ``B-X`` and ``I-X`` for every label, and ``O``.
 
     Returns:
-        One label id a token (``IGNORED_LABEL`` for tokens of no text), and the spans whose borders
-        are not token borders: no labelling of these tokens can give them back.
+        One label id a token; ``IGNORED_LABEL`` for tokens of no text.
     """
     label_of = [label_ids["O"] if start < end else IGNORED_LABEL for start, end in offsets.tolist()]
-    misfits: list[Span] = []
     for span in spans:
         covered = [
             index
             for index, (start, end) in enumerate(offsets.tolist())
             if start < span.end and end > span.start and start < end
         ]
-        if not covered or offsets[covered[0], 0] != span.start or offsets[covered[-1], 1] != span.end:
-            misfits.append(span)
         for rank, index in enumerate(covered):
             label_of[index] = label_ids[("B-" if rank == 0 else "I-") + span.label]
-    return label_of, misfits
-
-
-def spans_of(label_names: Sequence[str], offsets: NDArray[np.int64]) -> list[Span]:
-    """Read BIO labels back as spans, the way seqeval does: an ``I-X`` after anything else begins one.
-
-    Args:
-        label_names: One label a token.
-        offsets: [S, 2], code points; tokens of no text are passed over.
-    """
-    return list(_read_back(label_names, offsets))
-
-
-def _read_back(label_names: Sequence[str], offsets: NDArray[np.int64]) -> Iterator[Span]:
-    open_span: Span | None = None
-    for name, (start, end) in zip(label_names, offsets.tolist(), strict=True):
-        if start >= end:
-            continue
-        prefix, _, label = name.partition("-")
-        if open_span is not None and prefix == "I" and label == open_span.label:
-            open_span = dataclasses.replace(open_span, end=end)
-            continue
-        if open_span is not None:
-            yield open_span
-        open_span = Span(start, end, label) if prefix in {"B", "I"} else None
-    if open_span is not None:
-        yield open_span
+    return label_of
