@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -194,6 +195,6 @@ def resident_bytes() -> int:
     """Of this process; 0 where the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-    return pages * 4096

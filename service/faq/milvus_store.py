@@ -32,6 +32,7 @@ from service.faq.milvus_connection import MilvusConnection, Row
 from service.faq.milvus_entries import MilvusEntries, StoredEntry, TornReadError
 from service.faq.milvus_heads import MilvusHeads
 from service.faq.milvus_schema import (
+    FILTER_FIELDS,
     Head,
     Names,
     PendingGeneration,
@@ -425,10 +426,7 @@ class MilvusFaqStore:
             pending = _pending(head, generation)
             dimensions = check_vectors(by_digest.values(), pending.dimensions)
             # Who needs a text is known by its row among the live vectors.
-            fields = (
-                "entry_id", "version", "sequence", "phrasing", "digest", "filterable", "language", "tags",
-                "metadata",
-            )  # fmt: skip
+            fields = ("entry_id", "version", "sequence", "phrasing", "digest", *FILTER_FIELDS)
             owners = self._exact.vectors_by_digest(head, head.generation, head.dimensions, by_digest, fields)
             if not owners or dimensions is None or head.incarnation is None:
                 return
@@ -567,7 +565,8 @@ class MilvusFaqStore:
         voids = tuple(sorted({*known, *claim.voids}))[-_VOIDS_KEPT:]
         after = replace(after, voids=voids)
         claim.dirty = True
-        vectors = [self._names.vectors(number) for number in self._loaded]
+        loaded = tuple(self._loaded)  # in one step: a write to another collection may add to it
+        vectors = [self._names.vectors(number) for number in loaded]
         until = self._milvus.written_until(self._names.entries, *vectors)
         if until:  # else nobody knows, and readers have to wait for all that was ever written
             until = max(until, before.written_until if before else 0)

@@ -68,7 +68,6 @@ EN = [
 ]
 
 OpenStore = Callable[[], MilvusFaqStore]
-OpenSearcher = Callable[..., MilvusSearcher]
 
 
 @pytest.fixture(params=["milvus_lite", "milvus"])
