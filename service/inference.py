@@ -664,7 +664,7 @@ class EntityTagger(_Served):
     def _adopt(self, manifest: Manifest) -> None:
         if manifest.task != "token-classification":
             raise ValueError(f"{manifest.name} is no token-classification bundle")
-        self._finder = EntityFinder(manifest, self._crf)
+        self._finder = EntityFinder.from_manifest(manifest, self._crf)
         self._max_tokens = manifest.max_tokens
 
     @property

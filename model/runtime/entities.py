@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.runtime.aggregation import PipelineStrategy, aggregate
-from model.runtime.bundle import Bundle, Manifest
+from model.runtime.bundle import Bundle, Manifest, ScoreCalibration
 from model.runtime.calibration import calibrated
 from model.runtime.crf import LinearChainCrf
 from model.runtime.decoding import SequenceDecoder
@@ -45,19 +45,33 @@ class EntityOptions:
 
 
 class EntityFinder:
-    """Reads one bundle's answers; keeps nothing between calls."""
+    """Reads one tagger's answers; keeps nothing between calls."""
 
-    def __init__(self, manifest: Manifest, crf: LinearChainCrf | None = None) -> None:
-        """Take what ``manifest`` says of labels and scores.
+    def __init__(
+        self,
+        scheme: LabelScheme,
+        crf: LinearChainCrf | None = None,
+        calibration: ScoreCalibration | None = None,
+    ) -> None:
+        """Take what is known of labels and scores.
+
+        Raises:
+            ValueError: the labels are not those of ``crf``.
+        """
+        self._scheme = scheme
+        self._decoder = SequenceDecoder(scheme, crf)
+        self._score = mean_of if calibration is None else partial(calibrated, calibration=calibration)
+        self._type_of = dict(zip(self._scheme.labels, self._scheme.types, strict=True))
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest, crf: LinearChainCrf | None = None) -> Self:
+        """The finder of the bundle that a manifest describes.
 
         Raises:
             ValueError: its labels make no scheme, or are not those of ``crf``.
         """
-        self._scheme = LabelScheme.from_labels(manifest.labels, manifest.label_scheme)
-        self._decoder = SequenceDecoder(self._scheme, crf)
-        calibration = manifest.calibration
-        self._score = mean_of if calibration is None else partial(calibrated, calibration=calibration)
-        self._type_of = dict(zip(self._scheme.labels, self._scheme.types, strict=True))
+        scheme = LabelScheme.from_labels(manifest.labels, manifest.label_scheme)
+        return cls(scheme, crf, manifest.calibration)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
@@ -67,7 +81,7 @@ class EntityFinder:
             BundleError: its CRF is damaged.
             ValueError: its labels make no scheme.
         """
-        return cls(bundle.manifest, LinearChainCrf.from_bundle(bundle))
+        return cls.from_manifest(bundle.manifest, LinearChainCrf.from_bundle(bundle))
 
     @property
     def entity_types(self) -> tuple[str, ...]:

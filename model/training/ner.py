@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import time
@@ -13,9 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.runtime.decoding import SequenceDecoder
-from model.runtime.tagging import find_entities
-from model.runtime.windows import stitch
+from model.runtime.entities import EntityFinder
 from model.training.averaging import average_for, copy_into, lent
 from model.training.crf import CrfLayer
 from model.training.examples import Batch, Example, MeasuredText, collate, shuffled_batches
@@ -25,7 +22,7 @@ from model.training.scoring import Score, score_spans
 from model.training.spans import IGNORED_LABEL, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -153,7 +150,7 @@ class NerTrainer:
             Entities of each document, in the order given.
         """
         self.network.eval()
-        decoder = SequenceDecoder(self.scheme, None if self.crf is None else self.crf.learned())
+        finder = EntityFinder(self.scheme, None if self.crf is None else self.crf.learned())
         windows = [window for document in documents for window in document.windows]
         logits: list[NDArray[np.float32]] = [np.empty((0, 0), np.float32)] * len(windows)
         order = sorted(range(len(windows)), key=lambda index: len(windows[index].input_ids))
@@ -163,7 +160,9 @@ class NerTrainer:
             for index, output in zip(chosen, outputs, strict=True):
                 logits[index] = output
         of_windows = iter(logits)
-        return [_find(document, of_windows, decoder) for document in documents]
+        return [
+            finder.find(document, list(islice(of_windows, len(document.windows)))) for document in documents
+        ]
 
     def _close_epoch(
         self,
@@ -312,28 +311,6 @@ class _Run:
         self.history.losses[:] = state["losses"]
         self.history.epochs[:] = map(EpochReport.from_state, state["epochs"])
         self._started = time.monotonic() - state["seconds"]
-
-
-def _find(
-    document: Document, outputs: Iterator[NDArray[np.float32]], decoder: SequenceDecoder
-) -> list[Entity]:
-    """Entities of a document; takes as many outputs as it has windows."""
-    found = []
-    for paragraph in document.paragraphs:
-        own = list(islice(outputs, len(paragraph.windows)))
-        if not own:
-            continue
-        tokenized = paragraph.tokenized
-        entities = find_entities(
-            paragraph.text, tokenized.offsets, tokenized.word_ids, stitch(paragraph.windows, own), decoder
-        )
-        found += [
-            dataclasses.replace(
-                entity, start=paragraph.start + entity.start, end=paragraph.start + entity.end
-            )
-            for entity in entities
-        ]
-    return found
 
 
 def _label_counts(examples: Sequence[Example], labels: int) -> list[int]:

@@ -58,7 +58,7 @@ def test_options_only_leave_whole_entities_out(
     """answer(t) is exactly answer(0) with score >= t; the same for labels."""
     document = read(TEXT)
     logits = drawn(data, document)
-    finder = EntityFinder(manifest)
+    finder = EntityFinder.from_manifest(manifest)
     everything = finder.find(document, logits, EntityOptions(strategy=strategy))
     kept = finder.find(document, logits, EntityOptions(threshold=threshold, strategy=strategy))
     assert kept == [entity for entity in everything if entity.score >= threshold]
@@ -73,17 +73,17 @@ def test_a_calibration_changes_scores_and_no_span(
 ) -> None:
     """And leaves the pipeline's strategies alone."""
     line = ScoreCalibration(slope=slope, intercept=intercept)
-    calibrated = EntityFinder(manifest.model_copy(update={"calibration": line}))
+    calibrated = EntityFinder.from_manifest(manifest.model_copy(update={"calibration": line}))
     document = read(TEXT)
     logits = drawn(data, document)
 
     def spans(found: list[Entity]) -> list[tuple[int, int, str]]:
         return [(entity.start, entity.end, entity.label) for entity in found]
 
-    plain = EntityFinder(manifest).find(document, logits)
+    plain = EntityFinder.from_manifest(manifest).find(document, logits)
     assert spans(calibrated.find(document, logits)) == spans(plain)
     options = EntityOptions(strategy="first")
-    assert calibrated.find(document, logits, options) == EntityFinder(manifest).find(
+    assert calibrated.find(document, logits, options) == EntityFinder.from_manifest(manifest).find(
         document, logits, options
     )
 
@@ -94,7 +94,7 @@ def test_entities_stand_at_their_place_in_the_document(manifest: Manifest) -> No
     logits = [np.zeros((len(w.input_ids), len(LABELS)), np.float32) for w in document.windows]
     for window in logits[1:]:
         window[1, LABELS.index("B-PER")] = 5
-    found = EntityFinder(manifest).find(document, logits)
+    found = EntityFinder.from_manifest(manifest).find(document, logits)
     assert [(entity.start, entity.end) for entity in found] == [(9, 12), (16, 19)]
 
 
@@ -122,9 +122,9 @@ def test_the_manifest_may_name_the_scheme(manifest: Manifest) -> None:
     document = read("Tim")
     logits = [np.zeros((3, len(LABELS)), np.float32)]
     logits[0][1, LABELS.index("I-PER")] = 5
-    iob1 = EntityFinder(manifest.model_copy(update={"label_scheme": "iob1"}))
+    iob1 = EntityFinder.from_manifest(manifest.model_copy(update={"label_scheme": "iob1"}))
     assert [e.label for e in iob1.find(document, logits)] == ["PER"]
-    assert EntityFinder(manifest).find(document, logits) == []
+    assert EntityFinder.from_manifest(manifest).find(document, logits) == []
 
 
 # The tagger that ships
