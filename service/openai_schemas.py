@@ -5,7 +5,7 @@ Source: OpenAI's API reference, "Embeddings" and "Models".
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, FailFast, Field
 
 from service.lenient_body import LenientRequest
 from service.schemas import MAX_INT, ModelName, PromptName, TextsOrIds, Truncate
@@ -80,7 +80,11 @@ class RerankRequest(LenientRequest):
     """A query and the documents to be put in order, as Cohere and Jina have it."""
 
     query: str
-    documents: list[str | dict[str, Any]] = Field(description="Texts, or objects with a field `text`.")
+    documents: Annotated[
+        list[str | dict[str, Any]],
+        FailFast(),
+        Field(description="Texts, or objects with a field `text`."),
+    ]
     model: ModelName
     top_n: int | None = Field(default=None, ge=1, le=MAX_INT, strict=True)
     return_documents: bool = Field(default=False, strict=True)

@@ -5,7 +5,7 @@ Source: text-embeddings-inference, router/src/http/types.rs.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, PlainValidator
+from pydantic import BaseModel, FailFast, Field, PlainValidator
 
 from service.errors import InvalidInputError
 from service.lenient_body import LenientRequest
@@ -26,7 +26,7 @@ class EmbedAllRequest(ReadingRequest):
 
 class _Sentences(LenientRequest):
     source_sentence: str = Field(description="What the others are compared with.")
-    sentences: list[str] = Field(description="Texts to compare with it.")
+    sentences: Annotated[list[str], FailFast(), Field(description="Texts to compare with it.")]
 
 
 class _SimilarityParameters(LenientRequest):
@@ -51,7 +51,7 @@ class RankRequest(LenientRequest):
     """A query, and texts to be put in order."""
 
     query: str
-    texts: list[str]
+    texts: Annotated[list[str], FailFast()]
     model: ModelName
     truncate: Truncate
     truncation_direction: TruncationDirection

@@ -4,7 +4,7 @@ import hashlib
 import unicodedata
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 MAX_ID_CHARS: Final = 200
 MAX_QUESTION_CHARS: Final = 2_000
@@ -39,6 +39,13 @@ def _filled(value: str) -> str:
     return value
 
 
+def _few_keys(value: object) -> object:
+    """Count before looking at each: a fault noted for each of a million values takes seconds."""
+    if isinstance(value, dict) and len(value) > MAX_METADATA_KEYS:
+        raise ValueError(f"{len(value)} keys; at most {MAX_METADATA_KEYS} are taken")
+    return value
+
+
 Text = Annotated[str, AfterValidator(_text)]
 FilledText = Annotated[Text, AfterValidator(_filled)]
 # JSON readers keep 64 bits; a larger whole number becomes a float at once, not on its first round trip.
@@ -67,14 +74,18 @@ class FaqEntry(BaseModel):
     answer: Annotated[Text, Field(max_length=MAX_ANSWER_CHARS)]
     alternates: Annotated[
         tuple[Annotated[FilledText, Field(max_length=MAX_QUESTION_CHARS)], ...],
+        FailFast(),
         Field(max_length=MAX_ALTERNATES),
     ] = ()
     language: Annotated[Text, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] | None = None
     tags: Annotated[
-        tuple[Annotated[FilledText, Field(max_length=MAX_TAG_CHARS)], ...], Field(max_length=MAX_TAGS)
+        tuple[Annotated[FilledText, Field(max_length=MAX_TAG_CHARS)], ...],
+        FailFast(),
+        Field(max_length=MAX_TAGS),
     ] = ()
     metadata: Annotated[
         dict[Annotated[FilledText, Field(max_length=MAX_TAG_CHARS)], MetadataValue],
+        BeforeValidator(_few_keys),
         Field(max_length=MAX_METADATA_KEYS),
     ] = Field(default_factory=dict)
     enabled: Annotated[bool, Field(strict=True)] = True

@@ -113,6 +113,33 @@ async def test_many_items_that_are_no_texts_are_refused_at_the_first(
     assert seen in ([], [1])  # /embed looks for itself, since it takes ids as well
 
 
+ONES = list(range(1000))
+MANY_FAULTS = {
+    "/rerank": {"query": "a", "texts": ONES},
+    "/v1/rerank": {"query": "a", "documents": ONES},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ONES}},
+    "/faq/a/entries": {"entries": [{"question": "a", "answer": "", "alternates": ONES}]},
+    "/faq/b/entries": {"entries": [{"question": "a", "answer": "", "tags": ONES}]},
+    "/faq/c/entries": {"entries": [{"question": "a", "answer": "", "metadata": {str(n): [] for n in ONES}}]},
+}
+
+
+@pytest.mark.parametrize(("route", "body"), MANY_FAULTS.items())
+async def test_lists_within_a_body_are_refused_at_their_first_fault(
+    client: httpx.AsyncClient, route: str, body: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for every other list whose length has no bound before its items are looked at."""
+    seen: list[int] = []
+
+    def first_fault(error: RequestValidationError) -> InvalidInputError:
+        seen.append(len(error.errors()))
+        return _first_fault(error)
+
+    monkeypatch.setattr("service.http_errors._first_fault", first_fault)
+    assert (await client.post(route, json=body)).status_code == 422
+    assert seen[0] <= 2  # a document may be of two kinds
+
+
 @pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())
 async def test_a_trailing_slash_gives_the_same_answer(
     client: httpx.AsyncClient, route: str, param: str
