@@ -11,7 +11,8 @@ from service.lenient_body import LenientRequest
 class LoadRequest(LenientRequest):
     """A bundle to load."""
 
-    bundle: Annotated[str, StringConstraints(pattern=f"^{BUNDLE_NAME.pattern}$")] = Field(
+    # File systems take no longer name, and say so by an error.
+    bundle: Annotated[str, StringConstraints(pattern=f"^{BUNDLE_NAME.pattern}$", max_length=255)] = Field(
         description="Its name in the models folder."
     )
 

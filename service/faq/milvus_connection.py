@@ -40,6 +40,7 @@ class MilvusConnection:
 
     def __init__(self, uri: str, *, token: str = "", database: str = "", timeout_s: float = 10.0) -> None:
         try:
+            from grpc import RpcError  # noqa: PLC0415 - an optional extra
             from pymilvus import MilvusClient, MilvusException  # noqa: PLC0415 - an optional extra
         except ImportError as error:
             raise StorageError(
@@ -50,7 +51,8 @@ class MilvusConnection:
         self._uri = uri
         self._database = database
         self._timeout_s = timeout_s
-        self._refusals: tuple[type[Exception], ...] = (MilvusException,)
+        # pymilvus hands on as it is what gRPC raises when the time is up.
+        self._refusals: tuple[type[Exception], ...] = (MilvusException, RpcError)
         with self._ours("connecting"):
             self.client: MilvusClient = MilvusClient(
                 uri=uri, token=token, db_name=database, timeout=timeout_s

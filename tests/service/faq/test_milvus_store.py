@@ -1,5 +1,7 @@
 """The store in Milvus: what every store must do, on milvus-lite's server and on a real one."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -294,3 +296,16 @@ def test_a_killed_server_comes_back_with_everything(tmp_path: Path) -> None:
                 assert [found.id for found in changes.entries] == ["a"]
                 check_vectors(changes)
             server.stop()
+
+
+def test_a_server_that_hangs_is_not_there(tmp_path: Path) -> None:
+    """It takes the call and never answers, which gRPC tells in another way than that nobody listens."""
+    with milvus_lite_server(tmp_path) as server:
+        connection = MilvusConnection(server.uri, timeout_s=1.0)
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(UnavailableError, match=f"Milvus at {server.uri} does not answer"):
+                connection.aliases()
+        finally:
+            os.killpg(server.process.pid, signal.SIGCONT)
+        connection.close()

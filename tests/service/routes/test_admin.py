@@ -94,6 +94,8 @@ async def test_requests_in_work_are_finished_before_a_model_goes(client: httpx.A
         ({"bundle": "none-such"}, 422, "bundle_refused"),
         ({"bundle": "../tiny-spare"}, 422, "invalid_input"),
         ({"bundle": "/etc"}, 422, "invalid_input"),
+        ({"bundle": "a" * 255}, 422, "bundle_refused"),
+        ({"bundle": "a" * 256}, 422, "invalid_input"),
         ({}, 422, "invalid_input"),
     ],
 )
