@@ -2,7 +2,12 @@
 
 import inspect
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -319,3 +324,24 @@ def _calls(kind: type) -> dict[str, dict[str, Any]]:
 def test_all_names_that_are_offered_are_there() -> None:
     """`from conche_client import *` reads the list."""
     assert all(hasattr(conche_client, name) for name in conche_client.__all__)
+
+
+def test_a_plain_copy_of_the_folder_is_enough(tmp_path: Path) -> None:
+    """With httpx, and nothing of the service or of what it needs."""
+    shutil.copytree(Path(conche_client.__file__).parent, tmp_path / "conche_client")
+    script = (
+        "import sys, conche_client; print(conche_client.__file__);"
+        "print({'model', 'service', 'numpy', 'orjson', 'pydantic', 'fastapi'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    place, reached = done.stdout.splitlines()
+    assert Path(place).is_relative_to(tmp_path)
+    assert reached == "set()"
