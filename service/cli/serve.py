@@ -1,10 +1,13 @@
 """``conche serve``: one process, one event loop, one copy of each model."""
 
+import logging
 import os
+import resource
 import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,6 +15,11 @@ from service.cli import process
 from service.cli.options import read_settings, settings_flags
 from service.cli.tls import TlsError, TlsFiles
 from service.settings import OFF, Settings
+
+logger = logging.getLogger(__name__)
+
+# Libraries, models, stores, the event loop, connections that are refused.
+_OTHER_FILES: Final = 256
 
 
 @click.command()
@@ -35,6 +43,7 @@ def serve(**flags: str | None) -> None:
     from service.log_config import configure_logging
 
     configure_logging(settings.log_level, settings.log_format)
+    _allow_open_files(settings.limits.max_connections)
     with ExitStack() as stack:
         # Bound before the models are loaded: a port in use is said at once.
         listener = stack.enter_context(_bind(settings.host, settings.port, "port"))
@@ -62,6 +71,23 @@ def serve(**flags: str | None) -> None:
         except click.ClickException as error:
             error.show()
     process.end(server.exit_code)
+
+
+def _allow_open_files(connections: int) -> None:
+    """Raise the process's own limit to what so many connections need: without a file none can be refused."""
+    wanted = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        logger.warning(
+            "this process may open %d files, too few for %d connections; raise it (ulimit -n) or lower "
+            "CONCHE_LIMITS__MAX_CONNECTIONS",
+            allowed,
+            connections,
+        )
 
 
 def _tls(settings: Settings) -> TlsFiles | None:

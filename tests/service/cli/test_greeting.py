@@ -42,6 +42,17 @@ async def test_the_demo_is_tried_with_a_question_it_knows(models_folder: Path) -
     assert fields["faq_left_out"] == 0
 
 
+async def test_requests_to_paste_bring_a_key_where_one_is_needed(models_folder: Path) -> None:
+    """From a variable: a key in the history of a shell is one that leaks."""
+    async with open_services(tiny_settings(models_folder, faq_store="none"), Metrics()) as services:
+        text = greeting(services, url="http://a", seconds=1, keys=True, metrics_url="http://b")
+    commands = re.findall(r"curl -s .*", text)
+    assert len(commands) == 2
+    for command in commands:
+        assert '-H "x-api-key: $CONCHE_API_KEY"' in command
+    assert "Metrics: http://b/metrics" in text
+
+
 async def test_other_collections_are_counted_and_tried(models_folder: Path) -> None:
     """Without the one that a file fills, the request names one that is there."""
     settings = tiny_settings(models_folder, faq_file="none")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from service.api_keys import KeyFile, new_key, write_keys
 from service.cli import main
 from tests.service.cli.test_serve import HANG_S, Running, _start
 
@@ -27,6 +28,31 @@ def test_models_of_a_running_server_are_changed(models_folder: Path) -> None:
         assert (twice.exit_code, "is loaded already" in twice.output) == (1, True)
         left = run("unload", "tiny-spare", "--url", url)
         assert (left.exit_code, "tiny-spare  embedding" in left.output) == (0, False)
+    finally:
+        process.kill()
+        process.communicate(timeout=HANG_S)
+
+
+def test_a_key_is_sent_where_one_is_needed(models_folder: Path, tmp_path: Path) -> None:
+    """By flag or variable; the variable stops no service that is started beside it."""
+    key, record = new_key("ops", ["admin"])
+    write_keys(tmp_path / "keys.json", KeyFile(keys=(record,)))
+    process = _start(
+        models_folder,
+        CONCHE_ADMIN="true",
+        CONCHE_API_KEYS_FILE=str(tmp_path / "keys.json"),
+        CONCHE_API_KEY=key,
+        CONCHE_FAQ_STORE="none",
+    )
+    try:
+        url = Running(process).url
+        without = run("loaded", "--url", url)
+        assert (without.exit_code, "send an API key" in without.output) == (1, True)
+        assert "tiny-embedding" in run("loaded", "--url", url, "--api-key", key).output
+        by_variable = CliRunner().invoke(
+            main, ["models", "loaded", "--url", url], env={"CONCHE_API_KEY": key}
+        )
+        assert "tiny-embedding" in by_variable.output
     finally:
         process.kill()
         process.communicate(timeout=HANG_S)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +20,9 @@ import pytest
 HANG_S = 60  # only stops a hang
 
 
-def _start(models_folder: Path, *flags: str, **variables: str) -> subprocess.Popen[str]:
+def _start(
+    models_folder: Path, *flags: str, within: tuple[str, ...] = (), **variables: str
+) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONCHE_")}
     environment |= {
         "CONCHE_MODELS_DIR": str(models_folder),
@@ -31,7 +34,7 @@ def _start(models_folder: Path, *flags: str, **variables: str) -> subprocess.Pop
         "PYTHONIOENCODING": "utf-8",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
+        [*within, sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
         env=environment | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -273,3 +276,23 @@ def test_what_prevents_the_start_is_one_line_and_a_failure(
     assert len(errors.splitlines()) == 1, errors
     assert errors.startswith("Error: ")
     assert said in errors
+
+
+def test_files_for_all_connections_are_allowed_or_missed_aloud(models_folder: Path) -> None:
+    """The usual 1,024 are fewer than the connections that may be; raised if the system lets us."""
+
+    def started(hard: int) -> tuple[int, str]:
+        limited = ("sh", "-c", f'ulimit -Sn 1024; ulimit -Hn {hard}; exec "$@"', "sh")
+        process = _start(models_folder, within=limited, CONCHE_FAQ_STORE="none")
+        try:
+            Running(process)
+            soft, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        finally:
+            process.terminate()
+            _, errors = process.communicate(timeout=HANG_S)
+        return soft, errors
+
+    assert started(4096) == (2048 + 256, "")
+    soft, errors = started(2000)
+    assert soft == 2000
+    assert "CONCHE_LIMITS__MAX_CONNECTIONS" in errors
