@@ -16,6 +16,7 @@ from conche_client import (
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
+    RateLimitedError,
 )
 from service.api_keys import KeyFile, new_key, write_keys
 from service.app import create_app
@@ -251,3 +252,17 @@ async def test_the_api_key_goes_with_every_call(models_folder: Path, tmp_path: P
         with pytest.raises(PermissionDeniedError) as refused:
             await reader.faq("shop").upsert([Entry("q", "a")])
         assert refused.value.code == "forbidden"
+
+
+async def test_a_keys_limit_is_told_with_the_time_to_wait(models_folder: Path, tmp_path: Path) -> None:
+    """A minute is more than the client waits by itself."""
+    key, record = new_key("hurried", scopes=["read"], requests_per_minute=1)
+    write_keys(tmp_path / "keys.json", KeyFile(keys=(record,)))
+    async with running(tiny_settings(models_folder, api_keys_file=str(tmp_path / "keys.json"))) as http:
+        conche = client_of(http, api_key=key)
+        await conche.embed("hello")
+        with pytest.raises(RateLimitedError) as refused:
+            await conche.embed("hello")
+    assert refused.value.code == "rate_limited"
+    assert refused.value.retry_after is not None
+    assert 20 < refused.value.retry_after <= 60
