@@ -35,12 +35,21 @@ def configure_logging(
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel("DEBUG" if quotes else "WARNING")
-    # It follows the reason, which says it better.
     logging.getLogger("uvicorn.error").addFilter(_is_news)
 
 
+# What uvicorn says and we say better; and what it says to somebody who wants to serve WebSockets, whenever a
+# client offers HTTP/2.
+_NO_NEWS = (
+    "Application startup failed. Exiting.",
+    "Invalid HTTP request received.",
+    "No supported WebSocket library detected.",
+    "Unsupported upgrade request.",
+)
+
+
 def _is_news(record: logging.LogRecord) -> bool:
-    return record.getMessage() != "Application startup failed. Exiting."
+    return not record.getMessage().startswith(_NO_NEWS)
 
 
 def extra_fields(record: logging.LogRecord) -> Mapping[str, object]:

@@ -25,6 +25,7 @@ from service.http_errors import (
     error_response,
 )
 from service.metrics import Metrics
+from service.middleware import access_logger
 from service.settings import LimitsSettings
 
 # For the rest of a body whose answer has been sent: closing at once would reset the connection, and the
@@ -192,7 +193,7 @@ class Connection(H11Protocol):
         if self._shared.lingering > _MOST_REFUSED:
             self.transport.abort()
             return
-        self.transport.write(_raw(error))
+        self.transport.write(_answer(error))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._head_timer = self.loop.call_later(_REFUSED_LINGER_S, self.transport.abort)
@@ -200,7 +201,7 @@ class Connection(H11Protocol):
     def _answer_and_close(self, error: ServiceError) -> None:
         """Say what was wrong, unless an answer has begun: two in one would be taken for one."""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            self.transport.write(_raw(error))
+            self.transport.write(_answer(error))
         self.transport.close()
 
 
@@ -248,11 +249,13 @@ class _BoundedHead(h11.Connection):
         )
 
 
-def _raw(error: ServiceError) -> bytes:
-    """A whole answer, for where there is no request that it could belong to."""
+def _answer(error: ServiceError) -> bytes:
+    """A whole answer and its line in the log, for where there is no request that they could belong to."""
     request_id = uuid.uuid4().hex
     response = error_response(error, request_id, "")
     status = HTTPStatus(response.status_code)
+    fields = {"status": status.value, "code": error.code, "request_id": request_id}
+    access_logger.info("connection refused", extra=fields)
     lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
     lines += [name + b": " + value for name, value in response.raw_headers]
     lines += [

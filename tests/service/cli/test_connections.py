@@ -196,14 +196,20 @@ async def test_a_head_that_is_too_large_is_answered_431(serve: Start, head: byte
     [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"hello\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"],
     ids=["tls", "words", "no host"],
 )
-async def test_what_is_no_http_gets_json_too(serve: Start, sent: bytes) -> None:
-    """Errors are JSON wherever they arise; so is the answer to https spoken to a plain port."""
+async def test_what_is_no_http_gets_json_too(
+    serve: Start, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    """Errors are JSON and logged wherever they arise; so is the answer to https spoken to a plain port."""
     behind = await serve()
-    async with behind.open() as (reader, writer):
-        writer.write(sent)
-        writer.write_eof()
-        status, told = error(await rest(reader))
+    with caplog.at_level("INFO", logger="service.access"):
+        async with behind.open() as (reader, writer):
+            writer.write(sent)
+            writer.write_eof()
+            status, told = error(await rest(reader))
     assert (status, told["code"]) == (400, "malformed_request")
+    assert [vars(line)["request_id"] for line in caplog.records if line.name == "service.access"] == [
+        told["request_id"]
+    ]
 
 
 async def test_a_broken_chunk_after_the_answer_has_begun_breaks_no_more(

@@ -81,11 +81,14 @@ def test_the_greeting_says_what_is_served_and_its_requests_work(served: Running)
 
 
 def test_an_offer_to_speak_http_2_is_passed_over(served: Running) -> None:
-    """Java's client makes it with every request; the body still counts."""
+    """Java's client makes it with every request; the body still counts, and nothing fills the log."""
     offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAA"}
     answer = httpx.post(f"{served.url}/embed", json={"inputs": "hello"}, headers=offer, timeout=HANG_S)
     assert answer.status_code == 200
     assert len(answer.json()) == 1
+    served.process.terminate()
+    _, errors = served.process.communicate(timeout=HANG_S)
+    assert [json.loads(line)["message"] for line in errors.splitlines()] == ["request"]
 
 
 def test_a_method_that_nobody_knows_gets_our_error(served: Running) -> None:
