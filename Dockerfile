@@ -55,7 +55,7 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 # Python and not curl: the slim image has no curl. http.client and not urllib: it heeds no proxy variable.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
-    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['CONCHE_PORT']), timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client as h, os, ssl, sys; e = os.environ.get; a = ('127.0.0.1', int(e('CONCHE_PORT'))); c = h.HTTPConnection(*a, timeout=4) if (e('CONCHE_TLS_CERT') or 'none') == 'none' else h.HTTPSConnection(*a, timeout=4, context=ssl._create_unverified_context()); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 # No shell in between: SIGTERM must reach the service itself.
 ENTRYPOINT ["conche"]
 CMD ["serve"]

@@ -4,10 +4,13 @@ The certificates are self-signed, made by ``openssl req -x509 -newkey ec -pkeyop
 ec_paramgen_curve:prime256v1 -nodes -days 36500`` (the second: 7300) with the address 127.0.0.1.
 """
 
+import json
 import os
 import re
 import shutil
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,6 +54,27 @@ def test_what_is_no_certificate_is_a_fault_of_the_file(length: int) -> None:
     """However much of one is there; 300 bytes reach beyond the validity."""
     with pytest.raises(ValueError, match=r"cut off|not enough values"):
         expiry(FIRST[:length])
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_the_image_s_health_check_follows(
+    models_folder: Path, files: tuple[Path, Path], *, secure: bool
+) -> None:
+    """Or a container with TLS would be unhealthy for ever while it serves."""
+    dockerfile = (Path(__file__).parents[3] / "Dockerfile").read_text()
+    found = re.search(r"HEALTHCHECK .*?CMD (\[.*?\])\n", dockerfile, re.DOTALL)
+    assert found
+    program = json.loads(found.group(1))[2]
+    flags = ("--tls-cert", str(files[0]), "--tls-key", str(files[1])) if secure else ()
+    process = _start(models_folder, *flags, CONCHE_FAQ_STORE="none")
+    try:
+        port = str(urlsplit(Running(process).url).port)
+        variables = {"CONCHE_PORT": port, "CONCHE_TLS_CERT": str(files[0]) if secure else ""}
+        checked = subprocess.run([sys.executable, "-c", program], env=os.environ | variables, check=False)
+        assert checked.returncode == 0
+    finally:
+        process.kill()
+        process.communicate(timeout=HANG_S)
 
 
 def test_https_is_served_and_said(models_folder: Path, files: tuple[Path, Path]) -> None:
