@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.service.cli.test_serve import HANG_S, Running, _start
 
 HERE = Path(__file__).parent
@@ -44,11 +42,3 @@ def test_no_generated_request_finds_a_fault(models_folder: Path, tmp_path: Path)
     assert tally
     assert int(tally.group(1)) > 500
     sys.stdout.write(f"{tally.group()} requests\n")
-
-
-@pytest.fixture(scope="session")
-def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny bundles and a FAQ of three entries."""
-    from tests.service.fakes_http import write_bundles
-
-    return write_bundles(tmp_path_factory.mktemp("models"))

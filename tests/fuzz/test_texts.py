@@ -1,5 +1,6 @@
 """Texts that nobody would write, through every route that takes texts: an answer or a clear refusal."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+import pytest_asyncio
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.service.fakes_http import running, tiny_settings, write_bundles
+from tests.service.fakes_http import running, tiny_settings
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 JSON = {"content-type": "application/json"}
 ROUTES: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -28,23 +32,15 @@ ROUTES: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny bundles and a FAQ of three entries."""
-    return write_bundles(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(models_folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a running app."""
+    """A client of one app for all tests: what one sends must not spoil it for the next."""
     async with running(tiny_settings(models_folder)) as client:
         yield client
 
 
 def escaped(value: object) -> bytes:
     """JSON with half a surrogate pair in it, if there is one; orjson writes none."""
-    import json
-
     return json.dumps(value).encode()
 
 
@@ -63,7 +59,7 @@ def check(answer: httpx.Response, sent: int) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None)
 @given(texts=st.lists(st.text(st.characters(codec=None), max_size=200), min_size=1, max_size=5))
 async def test_any_characters(route: str, client: httpx.AsyncClient, texts: list[str]) -> None:
     """Halves of surrogate pairs, NUL, controls, unassigned code points, marks without a letter."""
@@ -92,7 +88,7 @@ async def test_a_hundred_thousand_tiny_texts(route: str, client: httpx.AsyncClie
     assert "CONCHE_LIMITS__MAX_INPUTS" in message
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None)
 @given(
     body=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -134,7 +130,7 @@ async def test_any_json(body: object, route: str, client: httpx.AsyncClient) -> 
         assert (error["error"] if isinstance(error["error"], dict) else error)["code"]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None)
 @given(content=st.binary(max_size=300), route=st.sampled_from(list(ROUTES)))
 async def test_any_bytes(content: bytes, route: str, client: httpx.AsyncClient) -> None:
     """A body that is no JSON is a 400 with a code."""
