@@ -28,7 +28,7 @@ from service.faq.migration_check import check_records, check_searches
 from service.faq.open_store import STORE_FILE, open_faq_store, open_place, searcher_of
 from service.faq.queries import read_queries, unknown_ids
 from service.faq.report import html_report
-from service.faq.snapshots import delete_snapshot, list_snapshots, write_snapshot
+from service.faq.snapshots import delete_snapshot, list_snapshots, snapshot_path, write_snapshot
 from service.faq.source_file import DEFAULT_COLLECTION
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import CollectionInfo, FaqStore, Write
@@ -293,11 +293,14 @@ def snapshots(doomed: tuple[str, ...], **flags: str | None) -> None:
 
 
 @faq.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("snapshot")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @settings_flags(DATA_SETTINGS)
-def restore(file: Path, *, yes: bool, **flags: str | None) -> None:
-    """Replace all collections by those of a snapshot FILE, in one step, in use or not."""
+def restore(snapshot: str, *, yes: bool, **flags: str | None) -> None:
+    """Replace all collections by those of a snapshot, in one step, in use or not.
+
+    SNAPSHOT is a name as `conche faq snapshots` lists it, or a path.
+    """
     settings = read_settings(flags)
     if settings.faq_store == "milvus":
         raise click.ClickException(
@@ -305,12 +308,16 @@ def restore(file: Path, *, yes: bool, **flags: str | None) -> None:
             "--faq-store embedded, and copy it with `conche faq migrate`"
         )
     path = settings.data_path() / STORE_FILE
+    with _refusals():
+        file = Path(snapshot) if Path(snapshot).is_file() else snapshot_path(settings.data_path(), snapshot)
+    if not file.is_file():
+        raise click.ClickException(f"there is no snapshot {snapshot}; `conche faq snapshots` lists them")
     if not yes:
         click.confirm(f"All collections in {path} are replaced. Go on?", abort=True, err=True)
     with _refusals():
         path.parent.mkdir(parents=True, exist_ok=True)
         SqliteFaqStore.restore(file, path)
-    click.echo(f"{path}: as in {file}")
+    click.echo(f"{path} holds what {file} held")
 
 
 @faq.command()

@@ -42,10 +42,11 @@ def greeting(
     """
     key = ' -H "x-api-key: $CONCHE_API_KEY"' if keys else ""
     lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {services.threads} threads"]
-    if services.embedder is not None:
-        lines.append(f"  embeddings  {_model(services.embedder.manifest)}")
-    if services.tagger is not None:
-        lines.append(f"  entities    {_model(services.tagger.manifest)}")
+    for loaded in services.models:
+        does = "embeddings" if loaded.model.manifest.task == "embedding" else "entities"
+        default = loaded.model in (services.embedder, services.tagger)
+        named = "" if default else f'; "model": "{loaded.model.model_id}"'
+        lines.append(f"  {does:<10}  {_model(loaded.model.manifest)}{named}")
     if services.catalogue is not None:
         lines.append(f"  FAQ         {_faq(services)}")
     lines += [f"  {route:<11} off: {absence.reason}" for route, absence in services.absences.items()]

@@ -143,7 +143,8 @@ class Evaluation:
         reliability: those bins.
         curve: from high thresholds to low.
         wanted_precision: asked for.
-        proposed: the lowest threshold that reaches it on these queries; None if none does.
+        proposed: the threshold that reaches it with most right answers, and of those the fewest wrong ones;
+            None if none does.
         threshold: what failures are judged by: the one given, else the one proposed, else `LIKELY`.
         at_threshold: what comes of it; None if nothing is answered.
         failures: at that threshold, in the order of the queries.
@@ -349,12 +350,13 @@ def _point(
 
 
 def propose(curve: Sequence[CurvePoint], wanted_precision: float) -> CurvePoint | None:
-    """Return the point of ``curve`` that answers most queries with the wanted precision; None if none has it.
+    """Return the point of ``curve`` with most right answers at the wanted precision; None if none has it.
 
-    It is as sure as the queries are many: on a few dozen, chance alone moves it a good deal.
+    Of several, the one with fewest wrong answers: showing more of those helps nobody. It is as sure as the
+    queries are many: on a few dozen, chance alone moves it a good deal.
     """
     reached = [point for point in curve if point.precision >= wanted_precision]
-    return max(reached, key=lambda point: point.answered, default=None)
+    return max(reached, key=lambda point: (point.right, point.precision), default=None)
 
 
 def reliability(right: NDArray[np.bool_], confidences: NDArray[np.float64], bins: int = BINS) -> list[Bin]:

@@ -94,7 +94,7 @@ def write_snapshot(store: FaqStore, data_dir: Path, name: str | None = None, *, 
     """
     if name is None:
         name = datetime.now(UTC).strftime("%Y%m%dt%H%M%S-%f")
-    path = _path(data_dir, name)
+    path = snapshot_path(data_dir, name)
     with _one_writer(path.parent):
         if path.exists():
             raise SnapshotExistsError(f"there is a snapshot {name} already", param="name")
@@ -116,14 +116,19 @@ def delete_snapshot(data_dir: Path, name: str) -> None:
         StorageError: it cannot be deleted.
     """
     try:
-        _path(data_dir, name).unlink()
+        snapshot_path(data_dir, name).unlink()
     except FileNotFoundError:
         raise UnknownSnapshotError(f"there is no snapshot {name}", param="name") from None
     except OSError as error:
         raise StorageError(f"snapshot {name} cannot be deleted: {error.strerror}") from error
 
 
-def _path(data_dir: Path, name: str) -> Path:
+def snapshot_path(data_dir: Path, name: str) -> Path:
+    """Where a snapshot of that name lies, or would.
+
+    Raises:
+        InvalidInputError: not a name.
+    """
     if not SNAPSHOT_NAME.fullmatch(name):
         raise InvalidInputError(
             "a snapshot's name is 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or digit",

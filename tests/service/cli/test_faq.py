@@ -171,6 +171,8 @@ def test_a_snapshot_brings_back_what_was(shop: Path, tmp_path: Path) -> None:
     _done("restore", str(path), "--yes")
     assert _done("count", "-c", "shop") == "3\n"
     assert "snapshot" in _refused("restore", str(tmp_path / "shop.jsonl"), "--yes").lower()
+    _done("restore", "before", "--yes")
+    assert "conche faq snapshots" in _refused("restore", "never-made", "--yes")
 
 
 async def test_a_running_service_sees_what_the_command_did(models_folder: Path, tmp_path: Path) -> None:
