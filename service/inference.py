@@ -91,6 +91,18 @@ class EmbeddingResult:
     truncated: list[int]
 
 
+class TooManyNumbersError(Exception):
+    """The vectors of all tokens would hold more numbers than are wanted.
+
+    Attributes:
+        numbers: how many.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__(f"{numbers} numbers")
+        self.numbers = numbers
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEmbeddings:
     """The vectors of every token of every text.
@@ -212,6 +224,7 @@ class _Model:
         self._engine = engine
         self._budget = budget
         self.limits = limits or BatchingLimits()
+        self.requests = 0
         self._texts = Places(self.limits.max_queue_items)  # of these, in tokenisation
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
@@ -285,6 +298,15 @@ class _Model:
         if self.observer is not None:
             self.observer.on_tokenize(seconds)
         return prepared
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a call among those in work."""
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
 
     @contextmanager
     def _backlog(self, sizes: Sequence[int]) -> Iterator[None]:
@@ -430,6 +452,11 @@ class _Served:
         return self._model.manifest
 
     @property
+    def requests(self) -> int:
+        """How many calls are in work, from their tokenising to their results."""
+        return self._model.requests
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer."""
         return self._model.tokenizer
@@ -488,6 +515,7 @@ class Embedder(_Served):
             raise ValueError(f"{manifest.name} is no embedding bundle")
         self._pooling: Pooling = manifest.pooling
         self._dimensions = manifest.dimensions
+        self._hidden_size = manifest.architecture.hidden_size
         self._max_tokens = manifest.max_tokens
 
     async def embed(
@@ -516,13 +544,19 @@ class Embedder(_Served):
             empty = np.empty((0, options.dimensions or self._dimensions), dtype=np.float32)
             return EmbeddingResult(empty, [], [])
 
-        tokenized = await self._read(texts, options, param)
-        pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized])
-        finished = await self._finish(pooled, options)
+        with self._model.request():
+            tokenized = await self._read(texts, options, param)
+            pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized])
+            finished = await self._finish(pooled, options)
         return EmbeddingResult(finished, *self._accounts(tokenized))
 
     async def embed_tokens(
-        self, texts: Sequence[str], options: EmbeddingOptions, *, param: str = "inputs"
+        self,
+        texts: Sequence[str],
+        options: EmbeddingOptions,
+        *,
+        param: str = "inputs",
+        max_numbers: int | None = None,
     ) -> TokenEmbeddings:
         """Give the vector of each token of each text, special tokens and those of the prompt included.
 
@@ -530,14 +564,20 @@ class Embedder(_Served):
             texts: any number, any length.
             options: ``prompt`` and ``truncate`` are followed; the others are about one vector a text.
             param: the request field that holds them, for error messages.
+            max_numbers: of all vectors together; None = any. Checked before the model runs.
 
         Raises:
+            TooManyNumbersError: the vectors would hold more.
             as `embed`.
         """
         if not texts:
             return TokenEmbeddings([], [], [])
-        tokenized = await self._read(texts, options, param)
-        states = await self._model.run([_Row(text.input_ids, "last_hidden_state") for text in tokenized])
+        with self._model.request():
+            tokenized = await self._read(texts, options, param)
+            numbers = sum(map(len, tokenized)) * self._hidden_size
+            if max_numbers is not None and numbers > max_numbers:
+                raise TooManyNumbersError(numbers)
+            states = await self._model.run([_Row(text.input_ids, "last_hidden_state") for text in tokenized])
         for index, state in enumerate(states):
             if not np.isfinite(state).all():
                 raise InferenceError(
@@ -701,23 +741,24 @@ class EntityTagger(_Served):
         def read(_: int, chunk: Sequence[str]) -> list[Document]:
             return read_documents(chunk, self._model.tokenizer, max_tokens=self._max_tokens)
 
-        documents = await self._model.tokenize(texts, param=param, read=read)
-        windows = [document.windows for document in documents]
-        rows = [_Row(window.input_ids, "logits") for of_text in windows for window in of_text]
-        logits = iter(await self._model.run(rows))
-        outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
+        with self._model.request():
+            documents = await self._model.tokenize(texts, param=param, read=read)
+            windows = [document.windows for document in documents]
+            rows = [_Row(window.input_ids, "logits") for of_text in windows for window in of_text]
+            logits = iter(await self._model.run(rows))
+            outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
-        def decode(
-            first: int, piece: Sequence[tuple[Document, list[NDArray[np.float32]]]]
-        ) -> list[TaggedText]:
-            return [
-                self._decode(first + place, document, output, options, offset_unit)
-                for place, (document, output) in enumerate(piece)
-            ]
+            def decode(
+                first: int, piece: Sequence[tuple[Document, list[NDArray[np.float32]]]]
+            ) -> list[TaggedText]:
+                return [
+                    self._decode(first + place, document, output, options, offset_unit)
+                    for place, (document, output) in enumerate(piece)
+                ]
 
-        tagged = await self._model.off_loop(
-            list(zip(documents, outputs, strict=True)), decode, sizes=[len(text) for text in texts]
-        )
+            tagged = await self._model.off_loop(
+                list(zip(documents, outputs, strict=True)), decode, sizes=[len(text) for text in texts]
+            )
         self._model.note(texts=len(texts), truncated=0)
         return tagged
 

@@ -24,6 +24,7 @@ from service.faq.source_file import bring_in
 from service.inference import ComputeBudget, Embedder, EntityTagger
 from service.loaded_models import LoadedModels, ModelLoadedError
 from service.metrics import Metrics
+from service.prompts import prompt_of
 from service.settings import DEMO, OFF, Settings
 from service.token_ids import Cl100kVocabulary, VocabularyFileError
 
@@ -116,12 +117,15 @@ class Services:
         Raises:
             UnknownModelError: there is none of that name; the message lists what there is.
             NoModelError, ModelFailedError: none is named, and the default one is not there.
+            InvalidInputError: it has no such prompt.
         """
         name, _, prompt = (model or "").partition(":")
         embedders = self.models.embedders()
         chosen = self.embedder if not name else embedders.get(name)
         if chosen is None:
             raise self._not_there(name, embedders, "/embed", "embeds")
+        if prompt:
+            prompt_of(chosen.manifest, prompt, param="model")
         return chosen, prompt or None
 
     def tagger_named(self, model: str | None) -> EntityTagger:

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from service.errors import ConflictError, UnknownModelError
 from service.inference import ComputeBudget, Embedder, EntityTagger, InferenceObserver
 
 logger = logging.getLogger(__name__)
+
+_STEP_S: Final = 0.01
 
 ServedModel = Embedder | EntityTagger
 
@@ -150,7 +153,11 @@ class LoadedModels:
             if loaded is None:
                 listed = ", ".join(self._loaded) or "none"
                 raise UnknownModelError(f"no model of that name is loaded; there is: {listed}", param="model")
-            await loaded.model.close(within_s)
+            ends_at = time.monotonic() + within_s
+            # What is still being tokenised is in work too, and would find the queue closed.
+            while loaded.model.requests and time.monotonic() < ends_at:  # noqa: ASYNC110 - a count
+                await asyncio.sleep(_STEP_S)
+            await loaded.model.close(max(0.0, ends_at - time.monotonic()))
             loaded.engine.close()
             self._observers.forget_model(name)
 
@@ -162,7 +169,8 @@ class LoadedModels:
         """Unload all, within one deadline."""
         ends_at = time.monotonic() + within_s
         for name in list(self._loaded):
-            await self.unload(name, within_s=max(0.0, ends_at - time.monotonic()))
+            with suppress(UnknownModelError):  # an operator was quicker
+                await self.unload(name, within_s=max(0.0, ends_at - time.monotonic()))
 
 
 def _kind_of(

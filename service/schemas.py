@@ -27,10 +27,10 @@ from service.faq.filters import Filter, parse_filter
 from service.faq.index import Mode
 from service.inference import EmbeddingOptions
 from service.lenient_body import LenientRequest
+from service.prompts import prompt_of
 from service.token_ids import Inputs
 
 MAX_INT = 2**31 - 1
-NO_PROMPT = "none"
 
 
 def _as_list(value: object) -> object:
@@ -124,21 +124,6 @@ PromptName = Annotated[
         "`none` for none; the model's default prompt, if not said.",
     ),
 ]
-
-
-def prompt_of(manifest: Manifest, name: str | None, *, param: str) -> str:
-    """The prompt of that name; the model's default one for None.
-
-    Raises:
-        InvalidInputError: the model has no such prompt.
-    """
-    if name is None:
-        name = manifest.default_prompt_name or NO_PROMPT
-    if name not in manifest.prompts and name != NO_PROMPT:
-        raise InvalidInputError(
-            f"the model has no such prompt; it has: {', '.join([*manifest.prompts, NO_PROMPT])}", param=param
-        )
-    return manifest.prompts.get(name, "")
 
 
 class ReadingRequest(LenientRequest):

@@ -7,13 +7,20 @@ import orjson
 from tokenizers import Encoding
 
 from model.runtime.tokenization import NotTextError, UnknownIdError
+from service.admission import AnswerTooLargeError
 from service.errors import InvalidTextError
 from service.inference import Embedder
 from service.token_ids import TokenIdsError
 
 
 async def tokens_of(
-    embedder: Embedder, texts: Sequence[str], *, prefix: str, add_special_tokens: bool, param: str
+    embedder: Embedder,
+    texts: Sequence[str],
+    *,
+    prefix: str,
+    add_special_tokens: bool,
+    param: str,
+    max_bytes: int,
 ) -> bytes:
     """JSON list of the tokens of each text, as ``tei_schemas.Token``; made in the tokenising threads.
 
@@ -23,11 +30,14 @@ async def tokens_of(
         prefix: put before each text; its tokens have no offsets.
         add_special_tokens: those around a text too.
         param: the request field that holds the texts.
+        max_bytes: of the list.
 
     Raises:
+        AnswerTooLargeError: it comes to more; no more is written than one text beyond.
         InvalidTextError: a text holds half of a surrogate pair.
         UnavailableError: the tokenising threads hang.
     """
+    written = 0
 
     def work(first: int, piece: Sequence[str]) -> list[bytes]:
         try:
@@ -42,7 +52,14 @@ async def tokens_of(
                 index=index,
                 param=param,
             ) from error
-        return [_encode(encoding, text, len(prefix)) for encoding, text in zip(encodings, piece, strict=True)]
+        nonlocal written
+        tokens = []
+        for encoding, text in zip(encodings, piece, strict=True):
+            tokens.append(_encode(encoding, text, len(prefix)))
+            written += len(tokens[-1]) + 1
+            if written > max_bytes:
+                raise AnswerTooLargeError(max_bytes)
+        return tokens
 
     pieces = await embedder.in_tokenizing_thread(texts, work, [len(text) for text in texts])
     return b"[" + b",".join(pieces) + b"]"

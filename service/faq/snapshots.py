@@ -104,7 +104,10 @@ def write_snapshot(store: FaqStore, data_dir: Path, name: str | None = None, *, 
                 "CONCHE_LIMITS__MAX_SNAPSHOTS"
             )
         store.snapshot(path)
-    return next(snapshot for snapshot in list_snapshots(data_dir) if snapshot.name == name)
+    for snapshot in list_snapshots(data_dir):
+        if snapshot.name == name:
+            return snapshot
+    raise StorageError(f"snapshot {name} was deleted as soon as it was written")
 
 
 def delete_snapshot(data_dir: Path, name: str) -> None:

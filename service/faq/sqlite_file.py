@@ -221,6 +221,12 @@ class SqliteFile:
         """
         if target.exists():
             raise StorageError(f"snapshot {target.name} is there already; give another name or remove it")
+        size = self.path.stat().st_size
+        if _free_bytes(target.parent) < size + _BYTES_LEFT_FREE:
+            raise StorageFullError(
+                f"snapshot {target.name} may come to {size} bytes, and {_BYTES_LEFT_FREE} are left free for "
+                "the FAQ store itself; make room on the disk"
+            )
         partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.partial")
         try:
             with _ours(f"snapshot {target.name}"), self._lent() as source:

@@ -29,11 +29,11 @@ from service.openai_schemas import (
     RerankResult,
     Usage,
 )
+from service.prompts import prompt_of
 from service.relevance import Reading, rank
 from service.response_headers import embedding_headers
 from service.routes.both_methods import get_and_head
 from service.routes.embed import EMBEDDING_ERRORS, HEADERS
-from service.schemas import prompt_of
 from service.vector_json import encode_openai_vectors
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["OpenAI"])

@@ -5,15 +5,16 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Body, Response
 
+from service.admission import AnswerTooLargeError
 from service.dependencies import LimitsDep, ReaderDep, ServicesDep, SettingsDep
 from service.errors import ServiceError
 from service.http_errors import documented
-from service.inference import EmbeddingOptions
+from service.inference import EmbeddingOptions, TooManyNumbersError
 from service.json_body import StrictJsonRoute
+from service.prompts import prompt_of
 from service.relevance import Reading, rank, similarities
 from service.response_headers import documented_headers, embedding_headers
 from service.routes.embed import EMBEDDING_ERRORS, HEADERS
-from service.schemas import prompt_of
 from service.tei_schemas import (
     DECODE_EXAMPLES,
     EMBED_ALL_EXAMPLES,
@@ -29,19 +30,23 @@ from service.tei_schemas import (
     TokenizeRequest,
 )
 from service.token_text import decode_ids, tokens_of
-from service.vector_json import encode_token_vectors
+from service.vector_json import BYTES_PER_NUMBER, encode_token_vectors
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["text-embeddings-inference"])
 
 RESPONSES = {**documented(*EMBEDDING_ERRORS), 200: {"headers": HEADERS}}
-NAMED = {**documented(*EMBEDDING_ERRORS), 200: {"headers": documented_headers("x-conche-model")}}
+LARGE = {**documented(*EMBEDDING_ERRORS, AnswerTooLargeError), 200: {"headers": HEADERS}}
+NAMED = {
+    **documented(*EMBEDDING_ERRORS, AnswerTooLargeError),
+    200: {"headers": documented_headers("x-conche-model")},
+}
 
 
 @router.post(
     "/embed_all",
     response_model=list[list[list[float]]],
     response_description="Per text, in the order sent, one vector per token.",
-    responses=RESPONSES,
+    responses=LARGE,
 )
 async def embed_all(
     body: Annotated[EmbedAllRequest, Body(openapi_examples=EMBED_ALL_EXAMPLES)],
@@ -53,7 +58,11 @@ async def embed_all(
     embedder, prompt = services.embedder_named(body.model)
     options = body.reading(embedder.manifest, model_prompt=prompt, truncate_unless_said=settings.truncate)
     texts = await reader.read(body.inputs, embedder.tokenizer, param="inputs")
-    result = await embedder.embed_tokens(texts, options)
+    max_bytes = settings.limits.max_answer_bytes
+    try:
+        result = await embedder.embed_tokens(texts, options, max_numbers=max_bytes // BYTES_PER_NUMBER)
+    except TooManyNumbersError as error:
+        raise AnswerTooLargeError(max_bytes) from error
     return Response(
         await encode_token_vectors(result.states),
         media_type="application/json",
@@ -146,6 +155,7 @@ async def tokenize(
     body: Annotated[TokenizeRequest, Body(openapi_examples=TOKENIZE_EXAMPLES)],
     services: ServicesDep,
     limits: LimitsDep,
+    settings: SettingsDep,
 ) -> Response:
     """Cut texts into the tokens that the embedding model reads; nothing is cut off."""
     limits.admit(body.inputs, param="inputs")
@@ -154,7 +164,12 @@ async def tokenize(
     # Without a word about prompts the tokens are those of the text alone.
     prefix = "" if named is None else prompt_of(embedder.manifest, named, param="prompt_name")
     tokens = await tokens_of(
-        embedder, body.inputs, prefix=prefix, add_special_tokens=body.add_special_tokens, param="inputs"
+        embedder,
+        body.inputs,
+        prefix=prefix,
+        add_special_tokens=body.add_special_tokens,
+        param="inputs",
+        max_bytes=settings.limits.max_answer_bytes,
     )
     return Response(tokens, media_type="application/json", headers={"x-conche-model": embedder.model_id})
 

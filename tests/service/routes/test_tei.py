@@ -1,8 +1,12 @@
 """What clients of text-embeddings-inference send beyond /embed, and need back."""
 
+from pathlib import Path
+
 import httpx
 import numpy as np
 import pytest
+
+from tests.service.fakes_http import running, tiny_settings
 
 
 async def test_every_token_has_a_vector(client: httpx.AsyncClient) -> None:
@@ -119,3 +123,36 @@ async def test_the_path_of_the_inference_api_embeds(client: httpx.AsyncClient) -
     assert found.json() == (await client.post("/embed", json={"inputs": ["hello"]})).json()
     other = await client.post("/models/org/other/pipeline/feature-extraction", json=body)
     assert (other.status_code, other.json()["code"]) == (404, "unknown_model")
+
+
+async def test_answers_that_would_be_too_large_are_refused(models_folder: Path) -> None:
+    """Of the vectors of all tokens before the model runs; with limit and setting."""
+    limits = {"max_answer_bytes": 20_000}
+    async with running(tiny_settings(models_folder, limits=limits)) as client:
+        assert (await client.post("/embed_all", json={"inputs": ["hello"]})).status_code == 200
+        for path, body in (
+            ("/embed_all", {"inputs": ["hello world " * 20] * 3}),
+            ("/tokenize", {"inputs": ["hello world " * 50] * 8}),
+        ):
+            answer = await client.post(path, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (422, "answer_too_large"), path
+            assert "20000" in answer.json()["error"]
+            assert "CONCHE_LIMITS__MAX_ANSWER_BYTES" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/rerank", {"query": "a", "texts": ["a"]}),
+        ("/v1/rerank", {"query": "a", "documents": ["a"]}),
+        ("/decode", {"ids": [4]}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a"]}}),
+    ],
+)
+async def test_a_prompt_that_the_model_lacks_is_refused_on_every_route(
+    client: httpx.AsyncClient, path: str, body: dict[str, object]
+) -> None:
+    """Where it would change nothing as well: whoever sends it believes that it does."""
+    answer = await client.post(path, json=body | {"model": "tiny-embedding:poem"})
+    assert answer.status_code == 422
+    assert "query, passage, none" in answer.text
