@@ -24,6 +24,11 @@ _LARGE_ROWS: Final = 4_096
 _NUMBER_BYTES: Final = 5  # more than a component takes
 
 
+# pymilvus pings an idle server every ten seconds; gRPC's servers take more than one in five minutes for
+# abuse, and hang up. Calls have time limits of their own.
+_GRPC_OPTIONS: Final = {"grpc.keepalive_time_ms": 330_000}
+
+
 class MilvusConnection:
     """Speaks with one Milvus.
 
@@ -55,7 +60,7 @@ class MilvusConnection:
         self._refusals: tuple[type[Exception], ...] = (MilvusException, RpcError)
         with self._ours("connecting"):
             self.client: MilvusClient = MilvusClient(
-                uri=uri, token=token, db_name=database, timeout=timeout_s
+                uri=uri, token=token, db_name=database, timeout=timeout_s, grpc_options=_GRPC_OPTIONS
             )
             self.server_version = str(self.client.get_server_version(timeout=timeout_s))
 

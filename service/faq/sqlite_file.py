@@ -222,7 +222,7 @@ class SqliteFile:
         if target.exists():
             raise StorageError(f"snapshot {target.name} is there already; give another name or remove it")
         size = self.path.stat().st_size
-        if _free_bytes(target.parent) < size + _BYTES_LEFT_FREE:
+        if target.parent.is_dir() and _free_bytes(target.parent) < size + _BYTES_LEFT_FREE:
             raise StorageFullError(
                 f"snapshot {target.name} may come to {size} bytes, and {_BYTES_LEFT_FREE} are left free for "
                 "the FAQ store itself; make room on the disk"
