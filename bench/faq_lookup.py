@@ -1,6 +1,6 @@
 """What FAQ search costs, by size, with the model that embeds the queries at work beside it.
 
-    python bench/faq_lookup.py                  # 1k, 10k, 100k and 1M entries; about five minutes, 9 GB
+    python bench/faq_lookup.py                  # 1k, 10k, 100k and 1M entries; about six minutes, 6 GB
     python bench/faq_lookup.py --quick          # 1k and 10k
     python bench/faq_lookup.py --details        # and each kind of search and write by itself
 
