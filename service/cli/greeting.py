@@ -57,7 +57,12 @@ def greeting(
         lines.append(_curl(url, "/search", key, _search(services.catalogue)))
     if services.tagger is not None:
         lines.append(
-            _curl(url, "/ner", key, {"inputs": "Ada Lovelace met Charles Babbage in London. 李娜住在北京。"})
+            _curl(
+                url,
+                "/ner",
+                key,
+                {"inputs": ["Ada Lovelace met Charles Babbage in London.", "李娜住在北京。"]},
+            )
         )
     lines += ["", f"Documentation: {url}/docs   Metrics: {metrics_url or url}/metrics   Stop: Ctrl-C"]
     return "\n".join(lines)
