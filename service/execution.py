@@ -29,12 +29,13 @@ class ExecutionThread:
     exits, so that a hung run would keep the process from ever ending.
     """
 
-    def __init__(self, name: str = "conche-inference") -> None:
+    def __init__(self, name: str = "conche-inference", *, at_start: Callable[[], None] | None = None) -> None:
         self._jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
         self._progress = 0
         self._failure: str | None = None
+        self._at_start = at_start  # called in the thread, once
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -104,6 +105,8 @@ class ExecutionThread:
         self._jobs.put(None)
 
     def _work(self) -> None:
+        if self._at_start is not None:
+            self._at_start()
         while (entry := self._jobs.get()) is not None:
             future, job = entry
             self._progress += 1

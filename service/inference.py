@@ -23,6 +23,7 @@ from model.runtime.documents import Document, read_documents
 from model.runtime.engine import PER_TOKEN_OUTPUTS, Engine, pad_batch
 from model.runtime.entities import EntityFinder, EntityOptions
 from model.runtime.offset_units import OffsetUnit, places_in
+from model.runtime.threads import give_way
 from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer
 from service.batching import BatchingLimits, BatchStats, DynamicBatcher
 from service.errors import (
@@ -174,7 +175,7 @@ class ComputeBudget:
         # The tokenizer library would start a thread per core of the host, whatever the quota; here it works
         # in the threads below. It reads the variable at each call.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.execution = ExecutionThread()
+        self.execution = ExecutionThread(at_start=give_way)
         self._tokenizing = ExecutionThread("conche-tokenize")
         self._tokenizing_long = ExecutionThread("conche-tokenize-long")
 

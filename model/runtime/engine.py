@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle, BundleError, reading
+from model.runtime.threads import give_way
 
 GRAPH_NAME = "graph.onnx"
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -106,7 +108,10 @@ class OnnxRuntimeEngine:
         self._max_tokens = bundle.manifest.max_tokens
         self._vocab_size = bundle.manifest.architecture.vocab_size
         self._outputs = OUTPUT_NAMES[bundle.manifest.task]
-        self._session: ort.InferenceSession | None = _load_session(bundle, threads)
+        # The session's threads are as nice as the one that makes it.
+        with ThreadPoolExecutor(1, thread_name_prefix="conche-load", initializer=give_way) as loader:
+            loading = loader.submit(_load_session, bundle, threads)
+        self._session: ort.InferenceSession | None = loading.result()
         _check_signature(self._session, bundle)
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:

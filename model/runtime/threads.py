@@ -10,9 +10,28 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import threading
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 _PROC_SELF = Path("/proc/self")
+# What is added to the niceness of threads that run models.
+_MODEL_NICENESS = 10
+
+
+def give_way() -> None:
+    """Let this thread, and those it starts from now on, wait for others of the process that want a core.
+
+    Running a model takes all cores for milliseconds at a time; reading requests, tokenising and looking up
+    take a fraction of that, and somebody waits for each. Costs the model nothing while cores are idle. Linux
+    only, where threads have a niceness of their own; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):  # a sandbox may forbid it; it is no more than a preference
+            thread = threading.get_native_id()
+            niceness = os.getpriority(os.PRIO_PROCESS, thread) + _MODEL_NICENESS
+            os.setpriority(os.PRIO_PROCESS, thread, min(19, niceness))
 
 
 def available_cpus(proc_self: Path = _PROC_SELF) -> float:

@@ -1,8 +1,10 @@
 """service.inference: vectors and entities that do not depend on company, order or size."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -771,3 +773,26 @@ def test_a_bundle_of_the_other_task_is_refused(
         EntityTagger(
             embedding_bundle.manifest, Tokenizer.from_bundle(embedding_bundle), FakeEngine(), budget=budget
         )
+
+
+async def test_threads_that_run_models_give_way_to_the_others(embedding_bundle: Bundle) -> None:
+    """Else a search of milliseconds waits for the runs of everybody who embeds."""
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def threads() -> set[int]:
+        return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+    own, before = niceness(), threads()
+    engine = OnnxRuntimeEngine(embedding_bundle, threads=2)
+    made = threads() - before
+    budget = ComputeBudget()
+    running = await budget.execution.run(niceness, name="asking", stall_timeout_s=HANG_LIMIT_S)
+    tokenizing = await budget.lane(1).run(niceness, name="asking", stall_timeout_s=HANG_LIMIT_S)
+    nicer = min(19, own + 10)
+    assert (running, tokenizing, niceness()) == (nicer, own, own)
+    assert made
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in made} == {nicer}
+    budget.close()
+    engine.close()
