@@ -65,6 +65,9 @@ class NerTrainer:
         self.crf = CrfLayer(scheme) if options.crf else None
         self.pad_token_id = pad_token_id
         self.unknown_token_id = unknown_token_id
+        self.bfloat16 = options.precision == "bfloat16" or (
+            options.precision == "auto" and gains_by_bfloat16(torch.backends.cpu.get_cpu_capability())
+        )
         modules = {"network": network} | ({} if self.crf is None else {"crf": self.crf})
         self._parameters: dict[str, nn.Parameter] = {
             f"{prefix}.{name}": parameter
@@ -266,7 +269,19 @@ class NerTrainer:
         return self.options.learning_rate * self.options.layer_decay**below_top
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.options.bfloat16)
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16)
+
+
+def gains_by_bfloat16(capability: str) -> bool:
+    """Whether a processor computes products faster in bfloat16 than in float32.
+
+    Without AVX-512, PyTorch multiplies bfloat16 matrices one number after another: 50 times slower than
+    float32. With it, oneDNN does, twice as fast where there are instructions for it and no slower elsewhere.
+
+    Args:
+        capability: As ``torch.backends.cpu.get_cpu_capability`` names it.
+    """
+    return capability.startswith("AVX512")
 
 
 class _Run:

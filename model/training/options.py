@@ -8,9 +8,11 @@ from typing import Final, Literal, get_args
 ClassWeights = Literal["none", "balanced"]
 Averaging = Literal["none", "ema", "last"]
 Architecture = Literal["encoder", "bilstm-crf"]
+Precision = Literal["auto", "float32", "bfloat16"]
 CLASS_WEIGHTS: Final[tuple[ClassWeights, ...]] = get_args(ClassWeights)
 AVERAGINGS: Final[tuple[Averaging, ...]] = get_args(Averaging)
 ARCHITECTURES: Final[tuple[Architecture, ...]] = get_args(Architecture)
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class TrainingOptions:
         ema_decay: Of the moving average, a step.
         average_last: Epochs that ``last`` averages.
         seed: Same seed, data, machine and number of threads: same weights, to the bit.
-        bfloat16: Compute products in bfloat16; the weights stay float32.
+        precision: In what products are computed, while the weights stay float32; ``auto`` takes bfloat16
+            where the processor gains by it.
 
     Raises:
         ValueError: A number out of its range, with both.
@@ -74,7 +77,7 @@ class TrainingOptions:
     ema_decay: float = 0.999
     average_last: int = 3
     seed: int = 13
-    bfloat16: bool = True
+    precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
@@ -105,7 +108,7 @@ DEFAULTS: Final[dict[Architecture, TrainingOptions]] = {
         dropout=0.5,
         crf=True,
         token_loss_weight=0.0,
-        bfloat16=False,
+        precision="float32",
     ),
 }
 LORA_LEARNING_RATE: Final = 1e-3

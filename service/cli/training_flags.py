@@ -14,6 +14,7 @@ from model.training.options import (
     CLASS_WEIGHTS,
     DEFAULTS,
     LORA_LEARNING_RATE,
+    PRECISIONS,
     Architecture,
     TrainingOptions,
 )
@@ -48,6 +49,10 @@ _FLAGS: Final[Mapping[str, tuple[Any, str]]] = {
     ),
     "ema_decay": (_SHARE, "A step's share of the average that stays."),
     "average_last": (click.IntRange(min=1), "Epochs that --averaging last takes."),
+    "precision": (
+        click.Choice(PRECISIONS),
+        "Of the products; auto: bfloat16 where the processor gains by it, else float32.",
+    ),
     "seed": (click.INT, "Same seed, data, machine and threads: same model, to the bit."),
 }
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -791,7 +790,6 @@ def test_threads_that_an_engine_starts_give_way_too(embedding_bundle: Bundle) ->
     """They do most of the work. Asked in a process where no other test's threads come and go."""
     program = f"""
 import os, sys
-from pathlib import Path
 from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine
 
