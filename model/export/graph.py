@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from model.encoder.heads import TokenClassifier
 from model.encoder.pooling import cls_pool, l2_normalise, mean_pool
-from model.export.storage import BLOCK_SIZE, CODES, SCALES, EncodedTensor, StoredArray
+from model.export.storage import BLOCK_SIZE, CODES, SCALES, EncodedTensor, StoredArray, int8_block_size
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
 
 if TYPE_CHECKING:
@@ -329,6 +329,10 @@ class _Decoder:
         if tensor.encoding == "int8_row":
             codes = self._external(name + CODES, TensorProto.INT8, tensor.shape)
             return [cast, self._node("DequantizeLinear", [codes, scales], name, axis=0)]
+        if tensor.encoding == "int8_block":
+            codes = self._external(name + CODES, TensorProto.INT8, tensor.shape)
+            size = int8_block_size(tensor.shape[1])
+            return [cast, self._node("DequantizeLinear", [codes, scales], name, axis=1, block_size=size)]
         codes = self._external(name + CODES, TensorProto.UINT4, tensor.shape)
         zero_point = self._zero_point((tensor.shape[0], tensor.shape[1] // BLOCK_SIZE))
         dequantise = self._node(
@@ -360,13 +364,23 @@ class _Decoder:
                 self._node("Mul", [f"{name}.row_integers", f"{name}.row_scales_each"], output),
             ]
         width = tensor.shape[1]
+        size = int8_block_size(width) if tensor.encoding == "int8_block" else BLOCK_SIZE
+        blocks = self._integers(f"{name}.block_shape", [0, 0, width // size, size])
+        row = self._integers(f"{name}.row_shape", [0, 0, width])
+        scaled = [
+            self._node("Reshape", [f"{name}.centred", blocks], f"{name}.row_blocks"),
+            self._node("Mul", [f"{name}.row_blocks", f"{name}.row_scales_each"], f"{name}.scaled"),
+            self._node("Reshape", [f"{name}.scaled", row], output),
+        ]
+        if tensor.encoding == "int8_block":
+            codes = self._external(name + CODES, TensorProto.INT8, tensor.shape)
+            picked = self._node("Gather", [codes, indices], f"{name}.row_codes", axis=0)
+            return [*nodes, expanded, picked, self._cast(f"{name}.row_codes", f"{name}.centred"), *scaled]
         codes = self._external(name + CODES, TensorProto.UINT8, (tensor.shape[0], width // 2))
         low_bits = self._bytes(f"{name}.low_bits", 15)
         four = self._bytes(f"{name}.four", 4)
         zero_point = f"{name}.zero_point"
         self.initialisers[zero_point] = numpy_helper.from_array(np.array(8, np.float32), zero_point)
-        blocks = self._integers(f"{name}.block_shape", [0, 0, width // BLOCK_SIZE, BLOCK_SIZE])
-        row = self._integers(f"{name}.row_shape", [0, 0, width])
         return [
             *nodes,
             expanded,
@@ -376,9 +390,7 @@ class _Decoder:
             self._node("Concat", [f"{name}.low", f"{name}.high"], f"{name}.unpacked", axis=-1),
             self._cast(f"{name}.unpacked", f"{name}.row_integers"),
             self._node("Sub", [f"{name}.row_integers", zero_point], f"{name}.centred"),
-            self._node("Reshape", [f"{name}.centred", blocks], f"{name}.row_blocks"),
-            self._node("Mul", [f"{name}.row_blocks", f"{name}.row_scales_each"], f"{name}.scaled"),
-            self._node("Reshape", [f"{name}.scaled", row], output),
+            *scaled,
         ]
 
     def _scales(self, tensor: EncodedTensor) -> tuple[str, onnx.NodeProto]:

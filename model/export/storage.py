@@ -1,18 +1,23 @@
 """How a bundle keeps weights: encodings of arrays, and the safetensors files that hold them.
 
-Four encodings, all of which the graph turns back into float32:
+Five encodings, all of which the graph turns back into float32:
 
-==============  =======================================================  ==========================
-encoding        stored                                                   value
-==============  =======================================================  ==========================
-``float32``     the array                                                as it is
-``float16``     the array, rounded                                       as it is
-``int8_row``    ``.codes`` int8 [out, in], ``.scales`` float16 [out]     code * scale
-``q4_block32``  ``.codes`` 4-bit, ``.scales`` float16 [out, in / 32]     (code - 8) * scale
-==============  =======================================================  ==========================
+==============  ===========================================================  ==========================
+encoding        stored                                                       value
+==============  ===========================================================  ==========================
+``float32``     the array                                                    as it is
+``float16``     the array, rounded                                           as it is
+``int8_row``    ``.codes`` int8 [out, in], ``.scales`` float16 [out]         code * scale
+``int8_block``  ``.codes`` int8 [out, in], ``.scales`` float16 [out, in/B]   code * scale
+``q4_block32``  ``.codes`` 4-bit, ``.scales`` float16 [out, in / 32]         (code - 8) * scale
+==============  ===========================================================  ==========================
+
+B is the largest divisor of ``in`` up to 128. A few weights of a trained layer are many times larger than the
+rest of their row; a scale a block keeps what they coarsen to their block. In the default tagger that makes
+the error of its logits twenty times smaller than a scale a row, for 1.5 % more bytes.
 
 The products are exact in float32 (an 11-bit significand times at most 8 bits), so whoever decodes, NumPy
-here or the engine, gets the same weights. Both low-precision encodings are idempotent: encoding what was
+here or the engine, gets the same weights. The low-precision encodings are idempotent: encoding what was
 decoded gives the same codes back, so a 4-bit model passes through float32 without loss.
 
 4-bit codes are packed two to a byte. For a linear layer, neighbours share a byte, the even element in the
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_SIZE = 32
+LONGEST_INT8_BLOCK = 128
 CODES, SCALES = ".codes", ".scales"
 _ALIGNMENT = 64
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "int8": "I8", "uint8": "U8"}
@@ -82,6 +88,9 @@ class EncodedTensor:
         codes, scales = self.arrays[CODES], self.arrays[SCALES].astype(np.float32)
         if self.encoding == "int8_row":
             return codes.astype(np.float32) * scales[:, None]
+        if self.encoding == "int8_block":
+            integers = codes.astype(np.float32).reshape(*scales.shape, -1)
+            return (integers * scales[..., None]).reshape(self.shape)
         unpacked = _unpack_halves(codes) if self.gathered else _unpack_neighbours(codes)
         blocks = unpacked.astype(np.float32).reshape(*scales.shape, BLOCK_SIZE) - 8
         return (blocks * scales[..., None]).reshape(self.shape)
@@ -94,7 +103,7 @@ def encode(
 
     Args:
         name: For the messages and the file.
-        weights: float32, of any shape for the float encodings, [out, in] for the two others.
+        weights: float32, of any shape for the float encodings, [out, in] for the others.
         encoding: One of ``STORAGES``.
         gathered: Rows are looked up one by one, as in an embedding table.
 
@@ -114,9 +123,20 @@ def encode(
         raise StorageError(f"{name} has shape {weights.shape}; {encoding} needs two dimensions")
     elif encoding == "int8_row":
         arrays = _encode_rows(name, weights)
+    elif encoding == "int8_block":
+        blocks = _encode_rows(name, weights.reshape(-1, int8_block_size(weights.shape[1])))
+        arrays = {
+            CODES: blocks[CODES].reshape(weights.shape),
+            SCALES: blocks[SCALES].reshape(len(weights), -1),
+        }
     else:
         arrays = _encode_blocks(name, weights, gathered=gathered)
     return EncodedTensor(name, encoding, weights.shape, gathered, arrays)
+
+
+def int8_block_size(width: int) -> int:
+    """Weights that share a scale in ``int8_block``, of rows of ``width``."""
+    return max(size for size in range(1, min(width, LONGEST_INT8_BLOCK) + 1) if width % size == 0)
 
 
 def _to_float16(name: str, values: NDArray[np.float32]) -> NDArray[np.float16]:

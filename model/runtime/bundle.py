@@ -37,7 +37,7 @@ BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Task = Literal["embedding", "token-classification"]
 Family = Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
 SchemeName = Literal["bio", "iob1", "bioes", "bilou", "plain"]
-Storage = Literal["float32", "float16", "int8_row", "q4_block32"]
+Storage = Literal["float32", "float16", "int8_row", "int8_block", "q4_block32"]
 STORAGES: tuple[Storage, ...] = get_args(Storage)
 
 

@@ -269,7 +269,7 @@ def write_tagger(
     description: str,
     notices: Mapping[str, str],
     quality: Mapping[str, Any],
-    storage: Storage = "int8_row",
+    storage: Storage = "int8_block",
     overwrite: bool = False,
     measure: Measure | None = None,
 ) -> WrittenBundle:

@@ -89,7 +89,7 @@ def train() -> None:
 )
 @click.option(
     "--storage",
-    default="int8_row",
+    default="int8_block",
     show_default=True,
     type=click.Choice(STORAGES),
     help="How weights lie on disk.",

@@ -16,6 +16,7 @@ from model.export.storage import (
     EncodedTensor,
     StorageError,
     encode,
+    int8_block_size,
     read_header,
     read_tensors,
     write_safetensors,
@@ -24,7 +25,7 @@ from model.runtime.bundle import STORAGES, Storage
 
 WEIGHTS = arrays(
     np.float32,
-    st.tuples(st.integers(1, 4), st.sampled_from([32, 64, 96])),
+    st.tuples(st.integers(1, 4), st.sampled_from([32, 64, 96, 256])),
     elements=st.floats(-8, 8, width=32, allow_subnormal=False),
 )
 
@@ -39,6 +40,10 @@ def slowly_decoded(tensor: EncodedTensor) -> NDArray[np.float32]:
             if tensor.encoding == "int8_row":
                 out[row, column] = np.float32(codes[row, column]) * scales[row]
                 continue
+            if tensor.encoding == "int8_block":
+                size = columns // scales.shape[1]
+                out[row, column] = np.float32(codes[row, column]) * scales[row, column // size]
+                continue
             if tensor.gathered:
                 byte, high = codes[row, column % (columns // 2)], column >= columns // 2
             else:
@@ -49,7 +54,7 @@ def slowly_decoded(tensor: EncodedTensor) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-@pytest.mark.parametrize("encoding", ["int8_row", "q4_block32"])
+@pytest.mark.parametrize("encoding", ["int8_row", "int8_block", "q4_block32"])
 @given(weights=WEIGHTS)
 @settings(max_examples=30, deadline=None)
 def test_decoding_is_the_documented_formula(
@@ -80,10 +85,34 @@ def test_rounding_is_to_the_nearest_code(weights: NDArray[np.float32]) -> None:
     by_row = encode("w", weights, "int8_row").decode()
     # 6e-8 is the least that a float16 scale can be: rows below it are stored as zero.
     assert (np.abs(by_row - weights) <= rows / 127 * 0.51 + 1e-5).all()
+    size = int8_block_size(weights.shape[1])
+    blocks = weights.reshape(len(weights), -1, size)
+    largest = np.abs(blocks).max(axis=2, keepdims=True)
+    by_block = encode("w", weights, "int8_block").decode().reshape(blocks.shape)
+    assert (np.abs(by_block - blocks) <= largest / 127 * 0.51 + 1e-5).all()
     blocks = weights.reshape(len(weights), -1, 32)
     steps = np.abs(blocks).max(axis=2, keepdims=True) / 8
     by_block = encode("w", weights, "q4_block32").decode().reshape(blocks.shape)
     assert (np.abs(by_block - blocks) <= steps * 1.01 + 1e-5).all()
+
+
+@pytest.mark.parametrize(("width", "size"), [(384, 128), (1536, 128), (312, 104), (64, 64), (129, 43)])
+def test_a_block_is_as_long_as_divides_the_row(width: int, size: int) -> None:
+    """So that rows of any length can be stored."""
+    assert int8_block_size(width) == size
+    assert encode("w", np.ones((2, width), np.float32), "int8_block").arrays[SCALES].shape == (
+        2,
+        width // size,
+    )
+
+
+def test_one_large_weight_coarsens_its_block_only() -> None:
+    """The reason for blocks."""
+    weights = np.full((1, 384), 0.01, np.float32)
+    weights[0, 0] = 10
+    by_row, by_block = (encode("w", weights, storage).decode() for storage in ("int8_row", "int8_block"))
+    assert (by_row[0, 1:] == 0).all()
+    np.testing.assert_allclose(by_block[0, 128:], 0.01, rtol=1e-3)
 
 
 def test_a_row_of_zeros_stays_zero() -> None:

@@ -221,6 +221,13 @@ def int8_row_weight(rng: np.random.Generator) -> tuple[dict[str, NDArray[np.gene
     return {"w.codes": codes, "w.scales": scales}, codes * scales.astype(np.float32)[:, None]
 
 
+def int8_block_weight(rng: np.random.Generator) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
+    """The same, with a scale for each half of a row."""
+    codes = rng.integers(-127, 128, (HIDDEN_SIZE, HIDDEN_SIZE), dtype=np.int8)
+    scales = (rng.random((HIDDEN_SIZE, 2)) / 100).astype(np.float16)
+    return {"w.codes": codes, "w.scales": scales}, codes * scales.astype(np.float32).repeat(HIDDEN_SIZE // 2, 1)
+
+
 def q4_block_weight(rng: np.random.Generator) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
     """The same; two codes a byte, the first in the low half, as ONNX packs uint4."""
     packed = rng.integers(0, 256, (HIDDEN_SIZE, HIDDEN_SIZE // 2), dtype=np.uint8)
@@ -242,6 +249,8 @@ def write_stored_bundle(folder: Path, storage: str, tensors: dict[str, NDArray[n
     save_file(tensors, folder / "encoder.safetensors")
     codes = external_tensor(folder / "encoder.safetensors", "w.codes")
     constants, attributes, inputs = [], {"axis": 0}, ["w.codes", "scale"]
+    if storage == "int8_block":
+        attributes = {"axis": 1, "block_size": HIDDEN_SIZE // 2}
     if storage == "q4_block32":
         codes.data_type = TensorProto.UINT4
         codes.dims[:] = [HIDDEN_SIZE, HIDDEN_SIZE]
@@ -277,7 +286,8 @@ def write_stored_bundle(folder: Path, storage: str, tensors: dict[str, NDArray[n
 
 
 @pytest.mark.parametrize(
-    ("storage", "make_weight"), [("int8_row", int8_row_weight), ("q4_block32", q4_block_weight)]
+    ("storage", "make_weight"),
+    [("int8_row", int8_row_weight), ("int8_block", int8_block_weight), ("q4_block32", q4_block_weight)],
 )
 def test_stored_integers_are_computed_as_float32(tmp_path: Path, storage: str, make_weight: object) -> None:
     """Seen failing without ``session.disable_quant_qdq``: activations are then quantised too, batch by batch.

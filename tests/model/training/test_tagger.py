@@ -109,7 +109,7 @@ def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> N
     manifest = Bundle.load(target).manifest
     assert list(manifest.labels) == bio_labels(["PER", "LOC"])
     assert manifest.languages == ("zh", "en")
-    assert manifest.precision.storage.linear == "int8_row"
+    assert manifest.precision.storage.linear == "int8_block"
     measured = manifest.quality["toy/test"]
     assert isinstance(measured, dict)
     assert measured["f1"] > 90
