@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 import orjson
 
-from model.runtime.entities import EntityOptions
+from model.runtime.aggregation import PipelineStrategy
+from model.runtime.entities import EntityOptions, Strategy
+from model.runtime.offset_units import OffsetUnit
 from service.admission import TextLimits
 from service.cli import process
 from service.cli.entity_pages import entity_page
@@ -140,10 +142,46 @@ def search(
             _answer_all(_read(texts), settings, answer, faq_folder=Path(folder))
 
 
+def _entity_types(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> frozenset[str] | None:
+    if value is None:
+        return None
+    types = frozenset(name.strip() for name in value.split(",") if name.strip())
+    if not types:
+        raise click.BadParameter(f"{value!r} names no entity type")
+    return types
+
+
 @click.command()
 @_texts_if_any
+@click.option("--model", help="Which of several of --ner-bundle, by name; the first, if not said.")
 @click.option(
-    "--threshold", type=click.FloatRange(0, 1), default=0.0, help="Leave out entities that score less."
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Leave out entities that score less; the spans of the others do not change.",
+)
+@click.option(
+    "--labels", callback=_entity_types, help="Keep entities of these types only, for instance PER,LOC."
+)
+@click.option(
+    "--offset-unit",
+    type=click.Choice(get_args(OffsetUnit)),
+    default="code-points",
+    show_default=True,
+    help="What start and end count: code points (Python), UTF-16 units (JavaScript, Java, C#) or bytes of "
+    "UTF-8 (Go, Rust).",
+)
+@click.option(
+    "--aggregation-strategy",
+    "strategy",
+    type=click.Choice(["viterbi", *get_args(PipelineStrategy)]),
+    default="viterbi",
+    show_default=True,
+    help="How the labels of tokens become entities: the best sequence that the label scheme allows, or as "
+    "the Hugging Face pipeline of that name.",
 )
 @click.option(
     "--file",
@@ -160,8 +198,13 @@ def search(
 )
 @settings_flags(NER_SETTINGS)
 def ner(
+    *,
     texts: tuple[str, ...],
+    model: str | None,
     threshold: float,
+    labels: frozenset[str] | None,
+    offset_unit: OffsetUnit,
+    strategy: Strategy,
     files: tuple[Path, ...],
     html_page: Path | None,
     **flags: str | None,
@@ -169,12 +212,13 @@ def ner(
     """Find the named entities of each TEXT, or with - of each line of standard input; one JSON line each."""
     if not texts and not files:
         raise click.UsageError("Missing argument 'TEXT...|-'.")
+    if html_page and (offset_unit != "code-points" or strategy == "none"):
+        raise click.UsageError("--html marks whole entities; it takes no --offset-unit and no strategy none.")
     settings = read_settings({**flags, "embedding_bundle": OFF, "faq_store": OFF})
+    options = EntityOptions(threshold=threshold, labels=labels, strategy=strategy)
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
-        if services.tagger is None:
-            raise services.absence("/ner")
-        tagged = await services.tagger.tag(group, EntityOptions(threshold=threshold))
+        tagged = await services.tagger_named(model).tag(group, options, offset_unit=offset_unit)
         return [
             {
                 "text": text,
@@ -197,11 +241,13 @@ def ner(
         _answer_all(everything, settings, answer)
         return
     with entity_page(
-        html_page, title=f"Named entities by {settings.ner_bundle}", names=list(map(str, files))
+        html_page,
+        title=f"Named entities by {model or next(iter(settings.bundle_names('ner_bundle')), OFF)}",
+        names=list(map(str, files)),
     ) as page:
 
         def write(services: Services, record: dict[str, Any]) -> None:
-            page.add(record, services.tagger.labels if services.tagger else ())
+            page.add(record, services.tagger_named(model).labels)
 
         _answer_all(everything, settings, answer, write=write)
 

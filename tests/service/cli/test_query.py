@@ -1,5 +1,6 @@
 """``conche embed | search | ner``: JSON lines without a server."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from click.testing import CliRunner, Result
 
 from service.cli import main
 from service.settings import options
+from tests.bundles import write_tiny_ner_bundle
+from tests.service.fakes_http import running, tiny_settings
 
 
 @pytest.fixture(autouse=True)
@@ -230,3 +233,82 @@ def test_a_file_is_one_text(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "text 1" in result.stderr
     assert _run("ner").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        ((), {}),
+        (("--labels", "PER, ORG"), {"labels": ["PER", "ORG"]}),
+        (("--threshold", "0.95"), {"threshold": 0.95}),
+        (("--offset-unit", "utf-16"), {"offset_unit": "utf-16"}),
+        (("--offset-unit", "bytes"), {"offset_unit": "bytes"}),
+        *(
+            (("--aggregation-strategy", name), {"aggregation_strategy": name})
+            for name in ("viterbi", "none", "simple", "first", "average", "max")
+        ),
+        (("--model", "tiny-ner"), {"model": "tiny-ner"}),
+    ],
+)
+async def test_entities_are_those_of_the_route(
+    models_folder: Path, flags: tuple[str, ...], fields: dict[str, object]
+) -> None:
+    """Every option has the name of a field of ``POST /ner`` and does what that does."""
+    texts = ["🙂 Tim Cook flew from 北京 to Paris.", "John paid Apple."]
+    async with running(tiny_settings(models_folder)) as client:
+        answer = (await client.post("/ner", json={"inputs": texts, **fields})).json()
+    lines = _lines(await asyncio.to_thread(_run, "ner", *texts, *flags))
+    assert [line["entities"] for line in lines] == answer
+    assert all(answer) or flags[0] == "--threshold"
+
+
+def test_options_of_entities_leave_out_and_count() -> None:
+    """Seen without the route, too, which would agree with a flag that neither of the two heeds."""
+    text = "🙂 Tim Cook flew from 北京 to Paris."
+
+    def found(*flags: str) -> list[tuple[int, str, str]]:
+        (line,) = _lines(_run("ner", text, *flags))
+        return [(one["start"], one["text"], one["label"]) for one in line["entities"]]  # type: ignore[attr-defined]
+
+    assert found() == [(2, "Tim Cook", "PER"), (21, "北京", "LOC"), (27, "Paris", "LOC")]
+    assert found("--labels", "LOC") == [(21, "北京", "LOC"), (27, "Paris", "LOC")]
+    assert [start for start, _, _ in found("--offset-unit", "utf-16")] == [3, 22, 28]
+    assert [start for start, _, _ in found("--offset-unit", "bytes")] == [5, 24, 34]
+    assert {label for _, _, label in found("--aggregation-strategy", "none")} >= {"B-PER", "B-LOC"}
+
+
+def test_a_tagger_is_chosen_by_name(tmp_path: Path) -> None:
+    """Of several; the page names the one that read."""
+    for name in ("one", "two"):
+        write_tiny_ner_bundle(tmp_path / name, name=name)
+    flags = ("--models-dir", str(tmp_path), "--ner-bundle", "one,two")
+    page = tmp_path / "page.html"
+    for chosen, title in (((), "one"), (("--model", "two"), "two")):
+        assert _run("ner", "Tim", "--html", str(page), *flags, *chosen).exit_code == 0
+        assert f"<h1>Named entities by {title}</h1>" in page.read_text(encoding="utf-8")
+    result = _run("ner", "Tim", *flags, "--model", "three")
+    assert result.exit_code == 1
+    assert "no model of that name finds entities; there is: one, two" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--labels", "PER,MONEY"), 1, "no such entity type as 1 of those in labels; it has PER, LOC, ORG"),
+        (("--labels", ","), 2, "names no entity type"),
+        (("--offset-unit", "words"), 2, "code-points"),
+        (("--aggregation-strategy", "last"), 2, "viterbi"),
+        (("--html", "page.html", "--offset-unit", "bytes"), 2, "no --offset-unit"),
+        (("--html", "page.html", "--aggregation-strategy", "none"), 2, "no strategy none"),
+    ],
+)
+def test_options_that_entities_cannot_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    """With what there is instead; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    result = _run("ner", "Tim", *flags)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert not (tmp_path / "page.html").exists()
