@@ -294,8 +294,9 @@ class NerRequest(LenientRequest):
         "that the label scheme allows. `first`, `average`, `max`, `simple` and `none` are those of the "
         "Hugging Face pipeline: a word's label is that of its first token, of the mean of its tokens, or of "
         "the surest one; `simple` joins tokens whatever the words; `none` gives each token by itself under "
-        "the model's own label, such as `B-PER`. `viterbi` differs from `first` in that no label can stand "
-        "out of place and in its scores, which may be calibrated; theirs are raw.",
+        "the model's own label, such as `B-PER`; a character that several tokens share (a Chinese one and "
+        "the word-start mark before it) is in each. `viterbi` differs from `first` in that no label can "
+        "stand out of place and in its scores, which may be calibrated; theirs are raw.",
     )
 
     def options(self) -> EntityOptions:

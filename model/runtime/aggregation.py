@@ -1,7 +1,9 @@
 """Entities put together from tokens as the Hugging Face token-classification pipeline does.
 
 =========  =================================================================================
-none       each token that is not O by itself, under the model's own label (``B-PER``)
+none       each token that is not O by itself, under the model's own label (``B-PER``); a
+           character of several tokens (a Han character and the word-start mark before it, or
+           its bytes) is in each of them
 simple     tokens by their likeliest label; neighbours of one type join until one begins anew
 first      as simple, over words: a word has the label of its first token
 average    a word has the likeliest label of the mean of its tokens' probabilities
@@ -11,9 +13,10 @@ max        a word has the label of the token that is surest of its own
 A score is the mean over the tokens or words joined. Labels are chosen one by one, so an ``I-`` may stand
 anywhere: ``tagging.find_entities`` is stricter and better, these are for those who need the other's answers.
 
-Three differences, each where the pipeline goes wrong: words are those of ``tagging.words_of``, by the
+Differences, each where the pipeline goes wrong: words are those of ``tagging.words_of``, by the
 pre-tokeniser's word numbers, and not guessed from lengths; E, L, S and U end an entity; borders are widened
-to whole visible characters.
+to whole visible characters; spaces at an end of a token are no part of it, nor is a token of spaces alone
+given; and under the others than ``none`` no two entities overlap.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def aggregate(
         tokenized: its S tokens.
         logits: [S, L], finite, in the scheme's order.
         scheme: the labels.
-        strategy: see the module's docstring. Under ``none`` two tokens of one visible character both get it.
+        strategy: see the module's docstring.
     """
     probabilities = softmax(logits)
     if strategy in ("none", "simple"):

@@ -40,8 +40,8 @@ async def find_entities(
 
     A text of any length is read to its end: each paragraph by itself, in overlapping windows where it is
     longer than the model reads. `text` is exactly what stands from `start` to `end` of the text as sent,
-    counted in `offset_unit`. Entities do not overlap, and end with whole visible characters and, in scripts
-    with spaces, whole words.
+    counted in `offset_unit`. Entities do not overlap (the tokens that `none` gives may), and end with whole
+    visible characters and, in scripts with spaces, whole words.
     """
     tagger = services.tagger_named(body.model)
     limits.admit(body.inputs, param="inputs")

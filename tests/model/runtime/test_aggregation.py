@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tokenizers import Regex, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryTokenizer
 from transformers import (
     BertConfig,
     BertForTokenClassification,
@@ -35,9 +37,13 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def pipeline(request: pytest.FixtureRequest) -> TokenClassificationPipeline:
-    """A tiny seeded model whose labels change from token to token."""
-    torch.manual_seed(request.param)
-    tokenizer = tiny_tokenizer()
+    """Of the tiny bundles' tokenizer."""
+    return seeded_pipeline(request.param, tiny_tokenizer())
+
+
+def seeded_pipeline(seed: int, tokenizer: LibraryTokenizer) -> TokenClassificationPipeline:
+    """A tiny model whose labels change from token to token."""
+    torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=32,
@@ -87,6 +93,50 @@ def test_the_models_here_give_enough_to_compare(pipeline: TokenClassificationPip
     found = pipeline(TEXTS[0], aggregation_strategy="first")
     assert len(found) >= 3
     assert len({entity["entity_group"] for entity in found}) >= 2
+
+
+def marked_tokenizer() -> LibraryTokenizer:
+    """As the shipped tagger's: one token per Han character, so that a word-start mark may stand alone."""
+    pieces = ["[PAD]", "[UNK]", "\u2581", *"张三在北京ab", "\u2581ab"]
+    tokenizer = LibraryTokenizer(models.Unigram([(piece, -len(piece)) for piece in pieces], unk_id=1))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(),
+            pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated"),
+        ]
+    )
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
+    return tokenizer
+
+
+def byte_tokenizer() -> LibraryTokenizer:
+    """As RoBERTa's, without merges: a Han character is three tokens."""
+    pieces = ["[PAD]", "[UNK]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("make", [marked_tokenizer, byte_tokenizer])
+def test_a_character_of_several_tokens_is_in_each_as_in_the_pipeline(
+    make: Callable[[], LibraryTokenizer], seed: int
+) -> None:
+    """Under ``none``; whoever joins the tokens by their labels needs the first, which may be a bare mark."""
+    text = "张三 ab 北京"
+    pipeline = seeded_pipeline(seed, make())
+    (tokenized,) = Tokenizer(make()).tokenize([text])
+    wanted = pipeline(text, aggregation_strategy="none", ignore_labels=[])
+    found = aggregate(text, tokenized, logits_of(pipeline, tokenized), SCHEME, "none")
+    spans = [(e["start"], e["end"]) for e in wanted]
+    assert len(set(spans)) < len(spans)
+    assert [(e.label, e.start, e.end) for e in found] == [
+        (e["entity"], e["start"], e["end"]) for e in wanted if e["entity"] != "O" and e["start"] < e["end"]
+    ]
 
 
 def tokens(*cuts: tuple[int, int, int]) -> TokenizedText:
