@@ -219,9 +219,12 @@ def write_bundle(
         progress("tracing the graph", 1, 1)
 
         golden_texts = golden.tokenise(tokenizer, contents.max_tokens)
+        progress("running the golden texts", 0, 2)
         before = golden.run_each(traced, golden_texts)
+        progress("running the golden texts", 1, 2)
         traced.load({name: tensor.decode() for name, tensor in tensors.items()})
         after = golden.run_each(traced, golden_texts)
+        progress("running the golden texts", 2, 2)
         cosines = golden.fidelity(golden_texts, before, after)
         golden.raise_if_unfaithful(cosines)
         _write_json(folder / GOLDEN_NAME, golden.as_json(golden_texts, after))
@@ -233,7 +236,9 @@ def write_bundle(
         _write_json(folder / PARITY_FILE, {**parity.as_json(), "cosine_to_original_weights": cosines})
         manifest = _manifest(contents, tensors, folder)
         _write_manifest(folder, manifest)
+        progress("checking the bundle as the service does", 0, 1)
         _accept(folder)
+        progress("checking the bundle as the service does", 1, 1)
         if measure is not None:
             measured = measure(folder)
             _check_file_names(measured.documents)

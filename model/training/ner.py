@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,6 +86,7 @@ class NerTrainer:
         *,
         checkpoint_seconds: float = 120.0,
         on_step: Callable[[Progress], None] = lambda _: None,
+        on_dev: Callable[[str, int, int], None] = lambda *_: None,
         on_epoch: Callable[[EpochReport], None] = lambda _: None,
     ) -> History:
         """Run until the last epoch or until patience ends; leave the weights of the best epoch on ``dev``.
@@ -98,6 +100,8 @@ class NerTrainer:
             work: An open folder for checkpoints.
             checkpoint_seconds: At least so long between two checkpoints within an epoch.
             on_step: Called after each optimiser step, with those before an interruption counted.
+            on_dev: Called while an epoch is measured, with the name of the development set, and how many of
+                how many windows are read.
             on_epoch: Called after each epoch with its development scores; for those before an interruption,
                 at once.
 
@@ -131,7 +135,7 @@ class NerTrainer:
                     work.save_state(run.state_dict())
                     last_saved = time.monotonic()
             run.average.after_epoch(self._parameters)
-            history.epochs.append(self._close_epoch(epoch, steps_per_epoch, dev, run, work))
+            history.epochs.append(self._close_epoch(epoch, steps_per_epoch, dev, run, work, on_dev=on_dev))
             work.save_state(run.state_dict())
             last_saved = time.monotonic()
             on_epoch(history.epochs[-1])
@@ -139,15 +143,28 @@ class NerTrainer:
         self.network.eval()
         return history
 
-    def predict(self, texts: Sequence[MeasuredText]) -> list[list[Span]]:
-        """Spans of each text, in the order given."""
+    def predict(
+        self, texts: Sequence[MeasuredText], *, on_windows: Callable[[int, int], None] = lambda *_: None
+    ) -> list[list[Span]]:
+        """Spans of each text, in the order given; ``on_windows`` as in ``find``."""
         return [
             [Span(entity.start, entity.end, entity.label) for entity in found]
-            for found in self.find([text.document for text in texts])
+            for found in self.find([text.document for text in texts], on_windows=on_windows)
         ]
 
-    def find(self, documents: Sequence[Document], *, batch_size: int = 32) -> list[list[Entity]]:
+    def find(
+        self,
+        documents: Sequence[Document],
+        *,
+        batch_size: int = 32,
+        on_windows: Callable[[int, int], None] = lambda *_: None,
+    ) -> list[list[Entity]]:
         """Read documents as the service does: windows put together, then decoded under the scheme's rules.
+
+        Args:
+            documents: As read.
+            batch_size: Windows of similar length that are read at once.
+            on_windows: Told after each batch how many windows are read, and how many there are.
 
         Returns:
             Entities of each document, in the order given.
@@ -162,6 +179,7 @@ class NerTrainer:
             outputs = self._logits([windows[index].input_ids for index in chosen])
             for index, output in zip(chosen, outputs, strict=True):
                 logits[index] = output
+            on_windows(first + len(chosen), len(order))
         of_windows = iter(logits)
         return [
             finder.find(document, list(islice(of_windows, len(document.windows)))) for document in documents
@@ -174,11 +192,15 @@ class NerTrainer:
         dev: Mapping[str, Sequence[MeasuredText]],
         run: _Run,
         work: WorkFolder,
+        *,
+        on_dev: Callable[[str, int, int], None],
     ) -> EpochReport:
         """Measure, and keep the weights if they are the best so far."""
         with lent(self._parameters, run.average.weights()):
             scores: dict[str, Score] = {
-                name: score_spans([text.spans for text in texts], self.predict(texts))[0]
+                name: score_spans(
+                    [text.spans for text in texts], self.predict(texts, on_windows=partial(on_dev, name))
+                )[0]
                 for name, texts in dev.items()
             }
             losses = run.history.losses[-steps:]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from model.encoder.encoder import Encoder
     from model.export.writer import Measure
+    from model.export.writer import Progress as WriteProgress
     from model.runtime.bundle import Storage
     from model.runtime.tagging import Entity
     from model.training.checkpoints import WorkFolder
@@ -171,6 +172,7 @@ def fine_tune(
     restart: bool = False,
     on_data: Callable[[DataReport], None] = lambda _: None,
     on_step: Callable[[Progress], None] = lambda _: None,
+    on_dev: Callable[[str, int, int], None] = lambda *_: None,
     on_epoch: Callable[[EpochReport], None] = lambda _: None,
 ) -> TrainedTagger:
     """Train a tagger from a bundle, or go on with a training that was interrupted.
@@ -186,6 +188,7 @@ def fine_tune(
         restart: Forget an interrupted run.
         on_data: Told about the training texts before the first step.
         on_step: Told about each step.
+        on_dev: Told, while a development set is read, its name and how many of how many windows are.
         on_epoch: Told about each epoch.
 
     Raises:
@@ -249,6 +252,7 @@ def fine_tune(
         {name: measured_texts(texts, reader, max_tokens=manifest.max_tokens) for name, texts in dev.items()},
         work,
         on_step=on_step,
+        on_dev=on_dev,
         on_epoch=on_epoch,
     )
     merge_lora(network)
@@ -272,6 +276,7 @@ def write_tagger(
     storage: Storage = "int8_block",
     overwrite: bool = False,
     measure: Measure | None = None,
+    progress: WriteProgress = lambda *_: None,
 ) -> WrittenBundle:
     """Write a trained tagger beside the bundle it came from, sharing that one's tables if both are siblings.
 
@@ -312,6 +317,7 @@ def write_tagger(
         share_embeddings_of=owner if siblings else None,
         overwrite=overwrite,
         measure=measure,
+        progress=progress,
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ import click
 from model.runtime.bundle import BundleError
 from model.training.spans import count_spans
 from service.cli.labelled_files import labelled_file_options, read_or_refuse
+from service.cli.progress import ProgressLine
 from service.cli.reliability import ner_scores
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ def evaluate_ner(
     reading = read_or_refuse(file, form, max_bad_share)
     try:
         tagger = read_tagger(bundle)
-        tagged = tagged_by(tagger, [labelled.text for labelled in reading.texts], f"reading {file.name}")
+        with ProgressLine() as progress:
+            texts = [labelled.text for labelled in reading.texts]
+            tagged = tagged_by(tagger, texts, f"reading {file.name}", progress)
     except (BundleError, NotATaggerError) as error:
         raise click.ClickException(str(error)) from error
     report = make_report(reading.texts, tagged, examples=examples)
@@ -93,13 +96,18 @@ def evaluate_ner(
         click.echo(line)
 
 
-def tagged_by(tagger: Bundle, texts: Sequence[str], what: str) -> Tagged:
-    """What a tagger finds in texts, with a progress bar on standard error."""
+def tagged_by(tagger: Bundle, texts: Sequence[str], what: str, progress: ProgressLine) -> Tagged:
+    """What a tagger finds in texts; ``progress`` shows how far it is, under the name ``what``."""
     from model.runtime.threads import thread_count
     from model.training.evaluation import tag_texts
 
-    with click.progressbar(length=len(texts), label=what, file=sys.stderr) as bar:
-        return tag_texts(tagger, texts, threads=thread_count(), on_text=lambda: bar.update(1))
+    read = count(1)
+    return tag_texts(
+        tagger,
+        texts,
+        threads=thread_count(),
+        on_text=lambda: progress.show(what, next(read), len(texts)),
+    )
 
 
 def _entity_types(tagger: Bundle) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ Listing and verifying need what serving needs; importing and exporting also need
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,12 +14,13 @@ import click
 
 from model.runtime.bundle import STORAGES, Bundle, BundleError, Manifest, Task, discover
 from service.cli.languages import languages_option
+from service.cli.progress import ProgressLine
 from service.cli.training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from model.encoder.checkpoint import Checkpoint
     from model.encoder.weights import LoadReport
-    from model.export.writer import Progress, WrittenBundle
+    from model.export.writer import WrittenBundle
     from model.runtime.bundle import Storage
     from model.runtime.golden import GoldenReport
 
@@ -227,8 +227,10 @@ def export(
         for file, original in notice_files(read.path).items():
             if file != original.name:
                 click.echo(f"{original.name} is called {file} in the bundle", err=True)
-        with _progress_line() as progress:
-            written = write_bundle(contents, output, storage=storage, overwrite=overwrite, progress=progress)
+        with ProgressLine() as progress:
+            written = write_bundle(
+                contents, output, storage=storage, overwrite=overwrite, progress=progress.show
+            )
     except (
         BundleError,
         CheckpointError,
@@ -251,26 +253,6 @@ def _prepare_to_read(checkpoint: str) -> None:
             raise click.ClickException(absent)
         click.echo(f"{absent}; it is taken for a model of the hub", err=True)
     require_training_packages()
-
-
-class _progress_line:  # noqa: N801 - reads as the function it stands for
-    """One line on a terminal, rewritten as work goes on; one line a stage elsewhere."""
-
-    def __enter__(self) -> Progress:
-        self._stage = ""
-        self._rewrites = sys.stderr.isatty()
-        return self._show
-
-    def __exit__(self, *_exception: object) -> None:
-        if self._rewrites and self._stage:
-            click.echo("", err=True)
-
-    def _show(self, stage: str, done: int, total: int) -> None:
-        if self._rewrites:
-            click.echo(f"\r\x1b[K{stage} {done}/{total}", err=True, nl=False)
-        elif stage != self._stage:
-            click.echo(stage, err=True)
-        self._stage = stage
 
 
 def _print_written(written: WrittenBundle) -> None:

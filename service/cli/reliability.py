@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +13,11 @@ import click
 
 from model.runtime.bundle import BundleError
 from service.cli.labelled_files import labelled_file_options, read_sets
+from service.cli.progress import ProgressLine
 from service.cli.training_packages import require_training_packages
 
 if TYPE_CHECKING:
+    from model.training.evaluation import Tagged
     from model.training.label_files.reader import LabelFormat
     from model.training.reliability import Judged
     from model.training.spans import LabelledText
@@ -80,17 +82,18 @@ def _judged(path: Path, sets: Mapping[str, Sequence[LabelledText]], *, as_it_is:
     bundle = read_tagger(path)
     if as_it_is:
         bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"calibration": AS_IT_IS}))
-    judged = {}
-    for name, texts in sets.items():
-        with click.progressbar(length=len(texts), label=f"reading {name}", file=sys.stderr) as bar:
-            tagged = tag_texts(
+    with ProgressLine() as progress:
+
+        def tagged(name: str, texts: Sequence[LabelledText]) -> Tagged:
+            read = count(1)
+            return tag_texts(
                 bundle,
                 [labelled.text for labelled in texts],
                 threads=thread_count(),
-                on_text=lambda bar=bar: bar.update(1),  # type: ignore[misc]
+                on_text=lambda: progress.show(f"reading {name}", next(read), len(texts)),
             )
-        judged[name] = judge(tagged.found, texts)
-    return judged
+
+        return {name: judge(tagged(name, texts).found, texts) for name, texts in sets.items()}
 
 
 def _together(sets: Sequence[Judged]) -> Judged:

@@ -17,6 +17,7 @@ from model.training.data_checks import DEFAULT_MIN_EXAMPLES, check_data
 from model.training.spans import LabelledText, bio_labels, count_spans
 from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
+from service.cli.progress import ProgressLine
 from service.cli.training_flags import training_flags, training_options
 from service.cli.training_packages import require_training_packages
 
@@ -163,7 +164,7 @@ def train_ner(
     from model.export.storage import StorageError
     from model.export.writer import ExportError, check_target
     from model.training.checkpoints import OtherRunError, WorkFolder
-    from model.training.tagger import UnfitBaseError, read_base, write_tagger
+    from model.training.tagger import UnfitBaseError, fine_tune, read_base, write_tagger
     from service.cli.training_results import Results
 
     try:
@@ -180,55 +181,63 @@ def train_ner(
         for line in data.lines():
             click.echo(line)
         work = WorkFolder.beside(output)
-        trained = _train_with_progress(
-            base,
-            bio_labels(types),
-            texts,
-            dev,
-            options,
-            work=work,
-            architecture=architecture,
-            restart=restart,
-        )
-        results = Results(
-            output=output.resolve(),
-            trained=trained,
-            sets=dev | tests,
-            facts={
-                "name": output.resolve().name,
-                "description": description,
-                "licence": licence,
-                "languages": languages,
-                "base": read_base(base).name,
-                "architecture": architecture,
-                "options": options,
-                "data": data,
-                "roles": {
-                    name: role
-                    for role, sets in zip(("train", "dev", "test"), readings, strict=True)
-                    for name in sets
-                },
-            },
-            examples=card_examples,
-        )
-        if architecture == "encoder":
-            written = write_tagger(
-                trained,
+        with ProgressLine() as progress:
+            listener = _Listener(progress, work, options.max_tokens)
+            trained = fine_tune(
                 base,
-                output,
-                languages=languages,
-                licence=licence,
-                description=description,
-                notices=notices,
-                quality={"training": _training_summary(trained, options, sets=list(train_sets))},
-                storage=storage,
-                overwrite=overwrite,
-                measure=results.of_bundle,
+                bio_labels(types),
+                texts,
+                dev,
+                options,
+                work=work,
+                architecture=architecture,
+                restart=restart,
+                on_data=listener.on_data,
+                on_step=listener.on_step,
+                on_dev=listener.on_dev,
+                on_epoch=listener.on_epoch,
             )
-            size = f"{written.nbytes / 1e6:.1f} MB, shared tables included"
-        else:
-            results.without_bundle(overwrite=overwrite)
-            size = "a yardstick: its card and figures, no bundle"
+            results = Results(
+                output=output.resolve(),
+                trained=trained,
+                sets=dev | tests,
+                facts={
+                    "name": output.resolve().name,
+                    "description": description,
+                    "licence": licence,
+                    "languages": languages,
+                    "base": read_base(base).name,
+                    "architecture": architecture,
+                    "options": options,
+                    "data": data,
+                    "roles": {
+                        name: role
+                        for role, sets in zip(("train", "dev", "test"), readings, strict=True)
+                        for name in sets
+                    },
+                },
+                examples=card_examples,
+                progress=progress,
+            )
+            if architecture == "encoder":
+                written = write_tagger(
+                    trained,
+                    base,
+                    output,
+                    languages=languages,
+                    licence=licence,
+                    description=description,
+                    notices=notices,
+                    quality={"training": _training_summary(trained, options, sets=list(train_sets))},
+                    storage=storage,
+                    overwrite=overwrite,
+                    measure=results.of_bundle,
+                    progress=progress.show,
+                )
+                size = f"{written.nbytes / 1e6:.1f} MB, shared tables included"
+            else:
+                results.without_bundle(overwrite=overwrite)
+                size = "a yardstick: its card and figures, no bundle"
         work.remove()
     except (
         BundleError,
@@ -279,62 +288,42 @@ def _refuse_new_labels(types: Sequence[str], sets: Mapping[str, Sequence[Labelle
             raise click.ClickException(f"{name} has labels that no training file has: {', '.join(unknown)}")
 
 
-def _train_with_progress(
-    base: Path,
-    labels: Sequence[str],
-    texts: Sequence[LabelledText],
-    dev: Mapping[str, Sequence[LabelledText]],
-    options: TrainingOptions,
-    *,
-    work: WorkFolder,
-    architecture: Architecture,
-    restart: bool,
-) -> TrainedTagger:
-    from tqdm import tqdm
+class _Listener:
+    """Shows how far a training is, and says what each epoch came to."""
 
-    from model.training.tagger import fine_tune
+    def __init__(self, progress: ProgressLine, work: WorkFolder, max_tokens: int) -> None:
+        self._progress = progress
+        self._work = work
+        self._max_tokens = max_tokens
+        self._recent: deque[float] = deque(maxlen=50)
+        self._dev_f1 = ""
 
-    recent: deque[float] = deque(maxlen=50)
-    dev_f1: dict[str, str] = {}
-    with tqdm(unit="step", desc="training") as bar:
-
-        def on_data(data: DataReport) -> None:
-            if data.misfits:
-                bar.write(f"{data.misfits} spans are no whole words and cannot be learned exactly")
-            if data.split:
-                bar.write(
-                    f"{data.split} texts are longer than {options.max_tokens} tokens and are read in windows"
-                )
-
-        def on_step(progress: Progress) -> None:
-            if bar.total is None and progress.step > 1:
-                bar.write(f"going on behind step {progress.step - 1}, with the state in {work.path}")
-                bar.initial = progress.step - 1
-            bar.total = progress.steps
-            recent.append(progress.loss)
-            shown = {"epoch": progress.epoch, "loss": f"{sum(recent) / len(recent):.3f}", **dev_f1}
-            bar.set_postfix(shown, refresh=False)
-            bar.update(progress.step - bar.n)
-
-        def on_epoch(report: EpochReport) -> None:
-            dev_f1["dev F1"] = f"{100 * report.dev_f1:.1f}"
-            scores = ", ".join(f"{name} F1 {100 * score.f1:.2f}" for name, score in report.dev.items())
-            bar.write(
-                f"epoch {report.epoch}: loss {report.loss:.4f}, {scores} ({report.seconds:.0f} s in all)"
+    def on_data(self, data: DataReport) -> None:
+        if data.misfits:
+            self._progress.say(f"{data.misfits} spans are no whole words and cannot be learned exactly")
+        if data.split:
+            self._progress.say(
+                f"{data.split} texts are longer than {self._max_tokens} tokens and are read in windows"
             )
 
-        return fine_tune(
-            base,
-            labels,
-            texts,
-            dev,
-            options,
-            work=work,
-            architecture=architecture,
-            restart=restart,
-            on_data=on_data,
-            on_step=on_step,
-            on_epoch=on_epoch,
+    def on_step(self, progress: Progress) -> None:
+        if not self._recent and progress.step > 1:
+            self._progress.say(
+                f"going on behind step {progress.step - 1}, with the state in {self._work.path}"
+            )
+        self._recent.append(progress.loss)
+        loss = sum(self._recent) / len(self._recent)
+        facts = f"epoch {progress.epoch}, loss {loss:.3f}{self._dev_f1}"
+        self._progress.show("training", progress.step, progress.steps, facts)
+
+    def on_dev(self, name: str, done: int, total: int) -> None:
+        self._progress.show(f"measuring the epoch on {name}", done, total)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        self._dev_f1 = f", dev F1 {100 * report.dev_f1:.1f}"
+        scores = ", ".join(f"{name} F1 {100 * score.f1:.2f}" for name, score in report.dev.items())
+        self._progress.say(
+            f"epoch {report.epoch}: loss {report.loss:.4f}, {scores} ({report.seconds:.0f} s in all)"
         )
 
 

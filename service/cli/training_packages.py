@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-_PACKAGES: Final = ("torch", "onnx", "onnxscript", "safetensors", "huggingface_hub", "tqdm")
+_PACKAGES: Final = ("torch", "onnx", "onnxscript", "safetensors", "huggingface_hub")
 
 
 def require_training_packages() -> None:

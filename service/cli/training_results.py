@@ -18,6 +18,7 @@ from model.training.scoring import score_summary
 from model.training.spans import LabelledText
 from model.training.tagger import TrainedTagger
 from service.cli.evaluate import tagged_by
+from service.cli.progress import ProgressLine
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Results:
         sets: Development and test texts by name.
         facts: For the card, as far as known before measuring.
         examples: Most texts with mistakes that the card quotes, of each set.
+        progress: Shows how far the measuring is.
         reports: The measurements, once made.
     """
 
@@ -38,13 +40,14 @@ class Results:
     sets: Mapping[str, Sequence[LabelledText]]
     facts: Mapping[str, Any]
     examples: int
+    progress: ProgressLine
     reports: dict[str, NerReport] = field(default_factory=dict)
 
     def of_bundle(self, folder: Path) -> Measured:
         """Measure a finished bundle as it is served."""
         tagger = read_tagger(folder)
         for name, texts in self.sets.items():
-            tagged = tagged_by(tagger, [text.text for text in texts], f"measuring on {name}")
+            tagged = tagged_by(tagger, [text.text for text in texts], f"measuring on {name}", self.progress)
             self.reports[name] = make_report(texts, tagged, examples=self.examples)
         quality = {
             name: score_summary(report.overall, report.per_label) for name, report in self.reports.items()
@@ -55,7 +58,10 @@ class Results:
         """Measure the network itself, by the same reading and decoding; write the card into ``output``."""
         for name, texts in self.sets.items():
             began = time.perf_counter()
-            found = [self.trained.find(text.text) for text in texts]
+            found = []
+            for done, labelled in enumerate(texts, start=1):
+                found.append(self.trained.find(labelled.text))
+                self.progress.show(f"measuring on {name}", done, len(texts))
             characters = sum(len(text.text) for text in texts)
             tagged = Tagged(found, characters, time.perf_counter() - began)
             self.reports[name] = make_report(texts, tagged, examples=self.examples)

@@ -106,6 +106,17 @@ def test_one_command_trains_writes_and_measures(base: Path, tmp_path: Path) -> N
     ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
+    stages = [line for line in result.stderr.splitlines() if " of " not in line]
+    assert stages == [
+        "training",
+        "measuring the epoch on toy/dev",
+        "tracing the graph",
+        "running the golden texts",
+        "comparing the graph with PyTorch",
+        "checking the bundle as the service does",
+        "measuring on toy/dev",
+        "measuring on toy/test",
+    ]
     manifest = Bundle.load(target).manifest
     assert list(manifest.labels) == bio_labels(["PER", "LOC"])
     assert manifest.languages == ("zh", "en")

@@ -105,7 +105,7 @@ def test_help_and_measuring_need_no_torch(data: Path) -> None:
     tagger = write_tiny_ner_bundle(data.parent / "tiny-ner")
     program = (
         "import sys\n"
-        "for name in ('torch', 'onnx', 'onnxscript', 'safetensors', 'huggingface_hub', 'tqdm'):\n"
+        "for name in ('torch', 'onnx', 'onnxscript', 'safetensors', 'huggingface_hub'):\n"
         "    sys.modules[name] = None\n"
         "from click.testing import CliRunner\n"
         "from service.cli import main\n"
