@@ -168,6 +168,7 @@ def write_bundle(
     *,
     storage: Storage = "float32",
     share_embeddings_of: Path | None = None,
+    link_embeddings: bool = False,
     overwrite: bool = False,
     measure: Measure | None = None,
     progress: Progress = _no_progress,
@@ -179,8 +180,10 @@ def write_bundle(
             stores.
         target: The bundle's folder.
         storage: How the word table and the linear layers are stored; the rest is float32.
-        share_embeddings_of: A bundle beside ``target`` with the very same embedding tables: they are linked
-            to, not written again, whatever ``storage`` says.
+        share_embeddings_of: A bundle with the very same embedding tables: their file is taken as it is,
+            whatever ``storage`` says. It becomes a hard link where the file system can make one, else a copy.
+        link_embeddings: Link to that file by a relative path instead, which keeps it once in a repository or
+            an image, but breaks when only one of the two folders is copied elsewhere.
         overwrite: Replace ``target`` if it exists.
         measure: Given the finished bundle before it takes its place; its figures and files go in as well.
         progress: Told the stage, and how many of its steps are done.
@@ -204,10 +207,11 @@ def write_bundle(
         (folder / TOKENIZER_NAME).write_text(tokenizer.to_str(), encoding="utf-8")
         tokenizer.no_padding()
         tensors = _encode(contents, storage)
-        shared = _shared_tables(contents, share_embeddings_of, target) if share_embeddings_of else None
-        if shared is not None:
-            tensors = {**tensors, **shared}
-        stored = _store(folder, tensors, share_embeddings_of if shared is not None else None)
+        if share_embeddings_of is not None:
+            if link_embeddings:
+                check_link(share_embeddings_of, target)
+            tensors = {**tensors, **_shared_tables(contents, share_embeddings_of)}
+        stored = _store(folder, tensors, share_embeddings_of, link=link_embeddings)
         for file, text in contents.notices.items():
             (folder / file).write_text(text, encoding="utf-8")
         _manifest(contents, tensors, folder)  # what it refuses is refused before the slow part
@@ -264,6 +268,16 @@ def check_target(name: str, target: Path, *, overwrite: bool) -> None:
         )
     if target.exists() and not overwrite:
         raise ExportError(f"{target} exists; choose another folder or add --overwrite")
+
+
+def check_link(other: Path, target: Path) -> None:
+    """Refuse to link from one bundle to another where the link would not be a short relative one.
+
+    Raises:
+        ExportError: They do not lie in one folder.
+    """
+    if other.resolve().parent != target.resolve().parent:
+        raise ExportError(f"{other} must lie beside {target}, since the link between them is relative")
 
 
 def _check_file_names(files: Iterable[str]) -> None:
@@ -356,10 +370,8 @@ def _encode(contents: BundleContents, storage: Storage) -> dict[str, EncodedTens
     return encoded
 
 
-def _shared_tables(contents: BundleContents, other: Path, target: Path) -> dict[str, EncodedTensor]:
+def _shared_tables(contents: BundleContents, other: Path) -> dict[str, EncodedTensor]:
     """Read another bundle's tables, if they are this model's to the bit."""
-    if other.resolve().parent != target.parent.resolve():
-        raise ExportError(f"{other} must lie beside {target}, since the link between them is relative")
     tables = {tensor.name: tensor for tensor in read_tensors(Bundle.load(other).file(EMBEDDINGS_FILE))}
     own = {
         name: parameter.detach().numpy()
@@ -375,12 +387,14 @@ def _shared_tables(contents: BundleContents, other: Path, target: Path) -> dict[
 
 
 def _store(
-    folder: Path, tensors: Mapping[str, EncodedTensor], shared: Path | None
+    folder: Path, tensors: Mapping[str, EncodedTensor], shared: Path | None, *, link: bool
 ) -> dict[str, tuple[str, StoredArray]]:
     tables = [tensor for name, tensor in tensors.items() if name in _TABLES]
     rest = [tensor for name, tensor in tensors.items() if name not in _TABLES]
     if shared is None:
         write_safetensors(folder / EMBEDDINGS_FILE, tables)
+    elif not link:
+        _put(shared / EMBEDDINGS_FILE, folder / EMBEDDINGS_FILE)
     else:
         (folder / EMBEDDINGS_FILE).symlink_to(Path("..") / shared.resolve().name / EMBEDDINGS_FILE)
     write_safetensors(folder / ENCODER_FILE, rest)
@@ -389,6 +403,15 @@ def _store(
         for file in (EMBEDDINGS_FILE, ENCODER_FILE)
         for name, place in read_header(folder / file)[0].items()
     }
+
+
+def _put(file: Path, place: Path) -> None:
+    """Put a file in a further place: at no cost where the file system can, as a copy elsewhere."""
+    file = file.resolve()  # a hard link to a link would be a link
+    try:
+        place.hardlink_to(file)
+    except OSError:  # another file system, one without hard links, or somebody else's file
+        shutil.copyfile(file, place)
 
 
 def _declare_padding(tokenizer: Tokenizer, pad_token_id: int) -> None:

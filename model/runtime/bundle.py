@@ -336,3 +336,9 @@ def _check_link(folder: Path, link: Path) -> None:
         raise BundleError("files", f"{folder.name}/{link.name} is an absolute link ({target})")
     if not Path(os.path.realpath(link)).is_relative_to(folder.parent):
         raise BundleError("files", f"{folder.name}/{link.name} links outside {folder.parent} ({target})")
+    if not link.exists():
+        raise BundleError(
+            "files",
+            f"{folder.name}/{link.name} is a link to {target}, where there is no file: the bundle shares it "
+            "with another one, which has to lie beside it; or copy it with `cp -rL`, which follows links",
+        )

@@ -274,13 +274,15 @@ def write_tagger(
     notices: Mapping[str, str],
     quality: Mapping[str, Any],
     storage: Storage = "int8_block",
+    link_embeddings: bool = False,
     overwrite: bool = False,
     measure: Measure | None = None,
     progress: WriteProgress = lambda *_: None,
 ) -> WrittenBundle:
-    """Write a trained tagger beside the bundle it came from, sharing that one's tables if both are siblings.
+    """Write a trained tagger, with the tables of the bundle it came from: they were frozen.
 
-    One that was trained on from another tagger names that one's source, and shares the tables that it shares.
+    One that was trained on from another tagger names that one's source, and has the tables that it has. For
+    ``link_embeddings`` see ``write_bundle``.
 
     Raises:
         UnfitBaseError: The network is no encoder's.
@@ -290,9 +292,6 @@ def write_tagger(
         raise UnfitBaseError("only a tagger on an encoder can be written as a bundle")
     manifest = Bundle.load(base).manifest
     learned = {} if trained.crf is None else {CRF_NAME: trained.crf.learned().to_json(trained.network.labels)}
-    # A tagger's own tables are a link to those of the bundle it came from: link to the file, not to the link.
-    owner = (base / EMBEDDINGS_FILE).resolve().parent
-    siblings = owner.parent == target.resolve().parent
     contents = BundleContents(
         name=target.name,
         model=trained.network,
@@ -314,11 +313,17 @@ def write_tagger(
         contents,
         target,
         storage=storage,
-        share_embeddings_of=owner if siblings else None,
+        share_embeddings_of=owner_of_tables(base),
+        link_embeddings=link_embeddings,
         overwrite=overwrite,
         measure=measure,
         progress=progress,
     )
+
+
+def owner_of_tables(base: Path) -> Path:
+    """The bundle whose file the tables of ``base`` are: another's if it has a link, else its own."""
+    return (base / EMBEDDINGS_FILE).resolve().parent
 
 
 def _digest(texts: Sequence[LabelledText]) -> str:

@@ -93,7 +93,13 @@ def train() -> None:
     default="int8_block",
     show_default=True,
     type=click.Choice(STORAGES),
-    help="How weights lie on disk.",
+    help="How weights lie on disk, but for the embedding tables, which are as in the base.",
+)
+@click.option(
+    "--link-embeddings",
+    is_flag=True,
+    help="Link to the base's embedding tables, of a bundle beside the output, instead of having them in it: "
+    "for two that stay together, as in a repository.",
 )
 @languages_option(default="zh,en", help="Codes, comma separated, for the manifest.")
 @click.option(
@@ -132,6 +138,7 @@ def train_ner(
     architecture: Architecture,
     restart: bool,
     storage: Storage,
+    link_embeddings: bool,
     languages: Sequence[str],
     licence: str,
     description: str,
@@ -162,14 +169,16 @@ def train_ner(
     from model.export.graph import GraphError
     from model.export.parity import ParityError
     from model.export.storage import StorageError
-    from model.export.writer import ExportError, check_target
+    from model.export.writer import ExportError, check_link, check_target
     from model.training.checkpoints import OtherRunError, WorkFolder
-    from model.training.tagger import UnfitBaseError, fine_tune, read_base, write_tagger
+    from model.training.tagger import UnfitBaseError, fine_tune, owner_of_tables, read_base, write_tagger
     from service.cli.training_results import Results
 
     try:
         # Everything that can be wrong with the command is found before the hours of training.
         check_target(output.resolve().name, output, overwrite=overwrite)
+        if link_embeddings:
+            check_link(owner_of_tables(base), output)
         options = training_options(architecture, flags, longest=read_base(base).max_tokens)
         notices = {} if notice is None else {"NOTICE": _read_notice(notice)}
         readings = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
@@ -230,11 +239,13 @@ def train_ner(
                     notices=notices,
                     quality={"training": _training_summary(trained, options, sets=list(train_sets))},
                     storage=storage,
+                    link_embeddings=link_embeddings,
                     overwrite=overwrite,
                     measure=results.of_bundle,
                     progress=progress.show,
                 )
-                size = f"{written.nbytes / 1e6:.1f} MB, shared tables included"
+                size = f"{written.nbytes / 1e6:.1f} MB"
+                size += ", the tables that it links to included" if link_embeddings else ""
             else:
                 results.without_bundle(overwrite=overwrite)
                 size = "a yardstick: its card and figures, no bundle"

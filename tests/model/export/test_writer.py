@@ -1,7 +1,9 @@
 """A bundle is written whole and proven, or not at all."""
 
 import dataclasses
+import errno
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,16 +111,37 @@ def test_training_can_start_from_a_bundle(written: WrittenBundle) -> None:
         np.testing.assert_array_equal(weights[name], parameter.detach().numpy())
 
 
-def test_a_tagger_may_share_the_tables(written: WrittenBundle) -> None:
-    """The tagger was fine-tuned on the frozen word table, which then lies on disk once."""
-    target = written.path.parent / "tagger"
+@pytest.mark.parametrize("how", ["hard link", "copy", "link"])
+def test_a_tagger_may_share_the_tables(
+    written: WrittenBundle, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tagger was fine-tuned on the frozen word table, whose file it takes as it is.
+
+    It may be copied elsewhere by itself, unless a link was asked for.
+    """
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    if how == "copy":
+        monkeypatch.setattr(Path, "hardlink_to", refused)
+    target = written.path.with_name(f"tagger-{how.replace(' ', '-')}")
     result = write_bundle(
-        contents(tagger(grid="q4_block32"), "tagger"),
+        contents(tagger(grid="q4_block32"), target.name),
         target,
         storage="int8_row",
         share_embeddings_of=written.path,
+        link_embeddings=how == "link",
     )
-    assert (target / "embeddings.safetensors").readlink() == Path("../small/embeddings.safetensors")
+    tables, theirs = (path / "embeddings.safetensors" for path in (target, written.path))
+    assert tables.samefile(theirs) == (how != "copy")
+    assert tables.is_symlink() == (how == "link")
+    if how == "link":
+        assert tables.readlink() == Path("../small/embeddings.safetensors")
+    else:
+        assert (
+            Bundle.load(shutil.copytree(target, tmp_path / "copy", symlinks=True)).manifest == result.manifest
+        )
     manifest = Bundle.load(target).manifest
     assert manifest.labels == LABELS
     assert (manifest.pooling, manifest.dimensions) == (None, None)
@@ -136,7 +159,9 @@ def test_other_tables_are_not_shared(written: WrittenBundle, tmp_path: Path) -> 
     with pytest.raises(ExportError, match=r"embeddings\.position\.weight"):
         write_bundle(contents(model), written.path.parent / "other", share_embeddings_of=written.path)
     with pytest.raises(ExportError, match="must lie beside"):
-        write_bundle(contents(model), tmp_path / "other", share_embeddings_of=written.path)
+        write_bundle(
+            contents(model), tmp_path / "other", share_embeddings_of=written.path, link_embeddings=True
+        )
     assert sorted(path.name for path in written.path.parent.iterdir() if path.name.startswith(".")) == []
 
 

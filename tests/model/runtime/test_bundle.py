@@ -130,10 +130,13 @@ def test_an_absolute_link_is_refused_even_to_a_neighbour(folder: Path) -> None:
 
 
 def test_a_link_to_nothing_is_refused(folder: Path) -> None:
-    """The neighbour may be missing."""
+    """A copy by `cp -r` leaves the neighbour behind; the message says what is lacking, and how to copy."""
     (folder / "LICENSE").unlink()
     (folder / "LICENSE").symlink_to("../gone/LICENSE")
-    assert refusal(folder).check == "files"
+    error = refusal(folder)
+    assert error.check == "files"
+    assert "tiny/LICENSE is a link to ../gone/LICENSE, where there is no file" in str(error)
+    assert "cp -rL" in str(error)
 
 
 def test_a_link_to_itself_is_refused(folder: Path) -> None:

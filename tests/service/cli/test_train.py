@@ -87,6 +87,11 @@ def test_a_name_that_no_bundle_can_have_is_refused_before_training(base: Path, d
     assert_one_line(train(base, data, "-o", data.parent / "my tagger"), "cannot be called 'my tagger'")
 
 
+def test_a_link_to_tables_elsewhere_is_refused_before_training(base: Path, data: Path) -> None:
+    """Only bundles of one folder can stay together."""
+    assert_one_line(train(base, data, "--link-embeddings"), "must lie beside")
+
+
 def test_labels_must_be_those_of_the_training_files(base: Path, data: Path) -> None:
     """They only set the order."""
     assert_one_line(train(base, data, "--labels", "PER,LOC"), "--labels PER,LOC", "have PER")
