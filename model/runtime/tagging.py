@@ -30,6 +30,11 @@ _OTHER, _INVISIBLE, _SPACED_LETTER = range(3)
 _IMPOSSIBLE = -1e4  # a logit; finite, so that every sequence has a score
 # Between the parts of one name; an entity never begins or ends with one, see ``Joint``.
 _CONNECTORS = frozenset("-\u2010\u2011\u2013'\u2019&\u00b7\u2027\u30fb\uff0d")
+# By how much a connector's "outside" must beat its likeliest label inside for the names on both sides to be
+# two ("the Bush-Cheney ticket"): in the texts that the default model learned from they are one in 334 of 345
+# such places. In 32 sentences of ours read with it, that is by at most 7.2 in double names, by 9.9 or more
+# between two.
+_SURELY_OUTSIDE = 8.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +91,17 @@ def find_entities(
         if text[word.start : word.end] in _LIST_SEPARATORS:
             of_words[index] = _IMPOSSIBLE
             of_words[index, scheme.outside] = 0.0
-    path, probabilities = decoder.decode(of_words, _joints(text, words))
+    joints = _joints(text, words)
+    path, probabilities = decoder.decode(of_words, joints)
     entities = []
     trimmer = Trimmer(text)
     free_from = 0  # an entity widened to a whole visible character must not reach into the next
-    for first, last in _runs(path, scheme):
+    for first, last in _linked(_runs(path, scheme), path, joints, of_words, scheme):
         start, end = trimmer.tidy(max(words[first].start, free_from), words[last].end)
         label = scheme.types[path[first]]
         if start < end and label is not None:
-            entities.append(Entity(start, end, label, score(probabilities[first : last + 1])))
+            named = [scheme.types[index] is not None for index in path[first : last + 1]]
+            entities.append(Entity(start, end, label, score(probabilities[first : last + 1][named])))
             free_from = end
     return entities
 
@@ -182,6 +189,37 @@ def _runs(path: Sequence[int], scheme: LabelScheme) -> list[tuple[int, int]]:
         else:
             runs.append((index, index))
     return runs
+
+
+def _linked(
+    runs: Sequence[tuple[int, int]],
+    path: Sequence[int],
+    joints: NDArray[np.int8],
+    logits: NDArray[np.float64],
+    scheme: LabelScheme,
+) -> list[tuple[int, int]]:
+    """``runs`` with those made one that are parts of one name: "Marie-Anne Smith".
+
+    Few connectors are seen in training, so that a model often takes one for the end of a name. Two entities
+    of one type tight on both sides of it are one unless it is sure of that; see ``_SURELY_OUTSIDE``.
+    """
+    linked: list[tuple[int, int]] = []
+    for first, last in runs:
+        between = first - 1
+        if (
+            linked
+            and linked[-1][1] == between - 1
+            and joints[between] == Joint.CONNECTOR
+            and (own := scheme.types[path[first]]) == scheme.types[path[between - 1]]
+        ):
+            inside = max(
+                value for value, kind in zip(logits[between], scheme.types, strict=True) if kind == own
+            )
+            if logits[between, scheme.outside] - inside < _SURELY_OUTSIDE:
+                linked[-1] = linked[-1][0], last
+                continue
+        linked.append((first, last))
+    return linked
 
 
 class Trimmer:

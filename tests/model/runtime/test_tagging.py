@@ -278,3 +278,41 @@ def test_a_longer_text_takes_no_more_work_per_character(unit: str, start: str, l
 
     work(200)  # whatever is done once, is done
     assert work(1600) <= 9 * work(200)
+
+
+@pytest.mark.parametrize("connector", ["-", "\u2011", "\u2013", "·"])
+@pytest.mark.parametrize(("margin", "names"), [(7.0, 1), (10.0, 2)])
+def test_names_on_both_sides_of_a_connector_are_one_unless_it_is_surely_outside(
+    connector: str, margin: float, names: int
+) -> None:
+    """So "Marie-Anne Smith", not "Marie" and "Anne Smith"; but "the Paris-London train" has two places."""
+    text = f"Marie{connector}Anne Smith"
+    tokenized = pieces(text, (0, 5, 0), (5, 6, 1), (6, 10, 2), (11, 16, 3))
+    logits = np.zeros((4, len(LABELS)))
+    for token, label in enumerate(["B-PER", "O", "B-PER", "I-PER"]):
+        logits[token, LABELS.index(label)] = margin
+    found = find_entities(text, tokenized.offsets, tokenized.word_ids, logits, SequenceDecoder(SCHEME))
+    wanted = [text] if names == 1 else ["Marie", "Anne Smith"]
+    assert [text[entity.start : entity.end] for entity in found] == wanted
+    # The connector, of which the model was not sure, makes nobody less sure of the name.
+    sure = np.exp(margin) / (np.exp(margin) + len(LABELS) - 1)
+    assert [entity.score for entity in found] == pytest.approx([sure] * names)
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        (("B-PER", "O", "B-LOC"), "Tim-Paris"),  # two types
+        (("B-PER", "O", "B-PER"), "Tim -John"),  # not tight
+        (("B-PER", "O", "O"), "Tim-moon"),
+    ],
+)
+def test_a_connector_joins_nothing_else(labels: Sequence[str], text: str) -> None:
+    """However unsure the model is."""
+    place = text.index("-")
+    tokenized = pieces(text, (0, 3, 0), (place, place + 1, 1), (place + 1, len(text), 2))
+    logits = np.zeros((3, len(LABELS)))
+    for token, label in enumerate(labels):
+        logits[token, LABELS.index(label)] = 1.0
+    found = find_entities(text, tokenized.offsets, tokenized.word_ids, logits, SequenceDecoder(SCHEME))
+    assert [entity.label for entity in found] == [label[2:] for label in labels if label != "O"]
