@@ -10,6 +10,7 @@ are there because people choose passwords that can be guessed. Nobody guesses 25
 the hash, and no two keys are alike, so a salt would tell nothing apart.
 """
 
+import fcntl
 import hashlib
 import hmac
 import logging
@@ -17,7 +18,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, get_args
@@ -36,6 +38,9 @@ MAX_KEYS: Final = 1000
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _PREFIX: Final = "conche_"  # by which scanners for leaked secrets find it
 _LOOK_EVERY_S: Final = 1.0
+# A change takes milliseconds; whoever holds the lock for longer is stopped, or gone wrong.
+_LOCK_PATIENCE_S: Final = 10.0
+_LOCK_STEP_S: Final = 0.01
 
 
 class KeyFileError(Exception):
@@ -118,6 +123,51 @@ def read_keys(path: Path) -> KeyFile:
         return KeyFile.model_validate_json(content)
     except ValidationError as error:
         raise KeyFileError(f"{path}: {_fault(error)}") from None  # the cause quotes the file
+
+
+def change_keys(path: Path, change: Callable[[KeyFile], KeyFile], *, create: bool = False) -> None:
+    """Put what ``change`` makes of the file's keys in their place; two at once come one after the other.
+
+    Readers do without the lock, since the file is replaced in one step. It is a lock on the folder: one on
+    the file would be on what was just replaced.
+
+    Args:
+        path: of the file.
+        change: may raise, which leaves the file as it is.
+        create: whether a file that is not there counts as one without keys.
+
+    Raises:
+        KeyFileError: it cannot be read, locked or written.
+    """
+    with _locked(path):
+        file = KeyFile(keys=()) if create and not path.exists() else read_keys(path)
+        write_keys(path, change(file))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    folder = path.resolve().parent  # by whatever link it is reached, it is one file
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be locked: {folder}: {error.strerror}") from error
+    try:
+        give_up_at = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up_at:
+                    raise KeyFileError(
+                        f"{path} is being changed by another process, for more than {_LOCK_PATIENCE_S:g} s"
+                    ) from None
+                time.sleep(_LOCK_STEP_S)
+            except OSError as error:
+                raise KeyFileError(f"{path} cannot be locked: {error.strerror}") from error
+        yield
+    finally:
+        os.close(descriptor)  # and the lock with it
 
 
 def write_keys(path: Path, keys: KeyFile) -> None:

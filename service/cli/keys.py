@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from service.api_keys import SCOPES, KeyFile, KeyFileError, Scope, new_key, read_keys, write_keys
+from service.api_keys import SCOPES, KeyFile, KeyFileError, Scope, change_keys, new_key, read_keys
 from service.cli.options import read_settings, settings_flags
 from service.settings import OFF
 
@@ -41,18 +41,22 @@ def add(
     **flags: str | None,
 ) -> None:
     """Make a key called NAME and print it: the only time that it is shown."""
-    path = _path(flags)
     try:
-        file = read_keys(path) if path.exists() else KeyFile(keys=())
-        if any(key.name == name for key in file.keys):
-            raise click.ClickException(f"there is a key called {name}; remove it first, or take another name")
         key, record = new_key(
             name,
             scopes,
             requests_per_minute=requests_per_minute,
             concurrent_requests=concurrent_requests,
         )
-        write_keys(path, KeyFile(keys=(*file.keys, record)))
+
+        def with_it(file: KeyFile) -> KeyFile:
+            if any(one.name == name for one in file.keys):
+                raise click.ClickException(
+                    f"there is a key called {name}; remove it first, or take another name"
+                )
+            return KeyFile(keys=(*file.keys, record))
+
+        change_keys(_path(flags), with_it, create=True)
     except (KeyFileError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(key)
@@ -81,12 +85,15 @@ def list_(**flags: str | None) -> None:
 def remove(name: str, **flags: str | None) -> None:
     """Remove key NAME; a running service refuses it within a second."""
     path = _path(flags)
-    file = _read(path)
-    kept = tuple(key for key in file.keys if key.name != name)
-    if len(kept) == len(file.keys):
-        raise click.ClickException(f"{path} has no key called {name}")
+
+    def without_it(file: KeyFile) -> KeyFile:
+        kept = tuple(key for key in file.keys if key.name != name)
+        if len(kept) == len(file.keys):
+            raise click.ClickException(f"{path} has no key called {name}")
+        return KeyFile(keys=kept)
+
     try:
-        write_keys(path, KeyFile(keys=kept))
+        change_keys(path, without_it)
     except KeyFileError as error:
         raise click.ClickException(str(error)) from error
 

@@ -3,7 +3,10 @@
 import json
 import logging
 import os
+import select
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from service.api_keys import (
     KeyFileError,
     KeyHolder,
     KeyRing,
+    change_keys,
     new_key,
     read_keys,
     write_keys,
@@ -48,6 +52,83 @@ def test_a_key_has_256_random_bits_and_is_not_in_its_file(tmp_path: Path) -> Non
     assert read_keys(path).keys == (record,)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
+
+
+# Changes the file when it is told to, and stops in the middle until it is told to go on.
+_CHANGER = """
+import sys
+from pathlib import Path
+from service.api_keys import KeyFile, change_keys, new_key
+
+path, name = Path(sys.argv[1]), sys.argv[2]
+
+def change(file):
+    print(f"read {len(file.keys)}", flush=True)
+    sys.stdin.readline()
+    return KeyFile(keys=(*file.keys, new_key(name, ["read"])[1]))
+
+print("here", flush=True)
+sys.stdin.readline()
+change_keys(path, change, create=True)
+"""
+
+
+def test_two_processes_change_the_file_one_after_the_other(tmp_path: Path) -> None:
+    """Or the second would put back what it read before the first was done; a link makes no difference."""
+    path, link = tmp_path / "keys.json", tmp_path / "link.json"
+    link.symlink_to(path)
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", _CHANGER, str(where), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for where, name in ((path, "first"), (link, "second"))
+    )
+    _expect(first, "here")
+    _expect(second, "here")
+    _tell(first)
+    _expect(first, "read 0")
+    _tell(second)
+    # The time is for a second one that does not wait to be seen; one that waits says nothing in any time.
+    assert select.select([second.stdout], [], [], 1.0)[0] == []
+    _tell(first)
+    _expect(second, "read 1")
+    _tell(second)
+    assert [process.wait(timeout=120) for process in (first, second)] == [0, 0]
+    assert [record.name for record in read_keys(path).keys] == ["first", "second"]
+    assert link.is_symlink()
+
+
+def _expect(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == line + "\n"
+
+
+def _tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_a_lock_that_another_holds_for_ever_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped in the middle must not hang every later one; the file stays as it is."""
+    path = tmp_path / "keys.json"
+    write(path, new_key("a", ["read"])[1])
+    before = path.read_bytes()
+    monkeypatch.setattr("service.api_keys._LOCK_PATIENCE_S", 0.0)
+
+    def change_within(file: KeyFile) -> KeyFile:
+        with pytest.raises(KeyFileError, match=r"another process"):
+            change_keys(path, lambda inner: inner)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        change_keys(path, change_within)
+    assert path.read_bytes() == before
+    change_keys(path, lambda file: KeyFile(keys=()))  # the lock went with its holder
+    assert read_keys(path).keys == ()
 
 
 def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:

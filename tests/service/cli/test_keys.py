@@ -1,5 +1,8 @@
 """`conche keys`: made, listed, removed."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,26 @@ def test_a_file_has_to_be_named() -> None:
     result = run("list", file=None)
     assert result.exit_code == 1
     assert "CONCHE_API_KEYS_FILE" in result.output
+
+
+def test_keys_made_and_removed_at_once_are_none_lost(tmp_path: Path) -> None:
+    """Real processes: each reads the file, changes it and puts it back, and none undoes another's change."""
+    file = tmp_path / "keys.json"
+    run("add", "old", "--scope", "read", file=file)
+    commands = [["remove", "old"], *(["add", f"new-{n}", "--scope", "read"] for n in range(3))]
+    environment = {**os.environ, "CONCHE_API_KEYS_FILE": str(file)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", "from service.cli import main; main()", "keys", *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
+    printed = [process.communicate(timeout=120)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, printed
+    assert {record.name for record in read_keys(file).keys} == {"new-0", "new-1", "new-2"}
+    ring = KeyRing(file)
+    assert all(ring.find(key.encode()) is not None for key in printed[1:])
