@@ -289,7 +289,7 @@ async def measure(size: int, queries: int, folder: Path, *, details: bool) -> di
         async with busy(embedder):
             beside = await searched(catalogue, searches, asked)
         some = list(dict.fromkeys(asked))[:50]
-        vectors = await embed_queries(embedder, some)
+        vectors = (await embed_queries(embedder, some)).vectors
         result: dict[str, float | list[float]] = {
             "entries": size,
             "vectors": sum(len(part.segment.rows) for part in index.parts),

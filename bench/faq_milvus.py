@@ -40,7 +40,7 @@ async def compare(source: str, target: str, collection: str, texts: list[str], t
     async with open_services(settings, Metrics()) as services:
         if services.embedder is None:
             raise services.absence("/embed")
-        vectors = np.concatenate([await embed_queries(services.embedder, [text]) for text in texts])
+        vectors = np.concatenate([(await embed_queries(services.embedder, [text])).vectors for text in texts])
         fingerprint, model_id = model_fingerprint(services.embedder.manifest), services.embedder.model_id
     memory, milvus = (open_place(place, settings, make=False) for place in (source, target))
     if not isinstance(milvus, MilvusFaqStore):

@@ -512,6 +512,7 @@ def _usage(answers: Sequence[Answer], requests: Sequence[Request], *, before: in
     by_input: list[int] | None = []
     truncated: dict[int, int] = {}
     windows: dict[int, int] = {}
+    empty: list[int] = []
     complete = True
     for number, (request, answer) in enumerate(zip(requests, answers, strict=True)):
         listed = answer.headers.get("x-conche-tokens-by-input")
@@ -527,12 +528,18 @@ def _usage(answers: Sequence[Answer], requests: Sequence[Request], *, before: in
                 index, value = one.split(":")
                 place = int(index) - before
                 counts[place if place < 0 else place + request.first] = int(value)
+        for one in filter(None, answer.headers.get("x-conche-empty", "").split(",")):
+            if one == "...":
+                complete = False
+            else:
+                empty.append(int(one) - before + request.first)
     return Usage(
         model=answers[0].headers.get("x-conche-model", ""),
         tokens=sum(int(answer.headers.get("x-conche-tokens", 0)) for answer in answers),
         tokens_by_input=by_input,
         truncated=truncated,
         truncated_complete=complete,
+        empty=empty,
         windows=windows,
         request_ids=_request_ids(answers),
         times_ms=[_times(answer.headers.get("server-timing", "")) for answer in answers],

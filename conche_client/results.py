@@ -43,6 +43,8 @@ class Usage:
         truncated: tokens cut off, by the text's position; -1 is the query of ``rerank`` or the source of
             ``similarity``.
         truncated_complete: whether that is all of them, or there were more than fit into the headers.
+        empty: positions of texts in which there was nothing to read, where the server takes such (setting
+            ``CONCHE_EMPTY_INPUT``); their vectors say nothing. Not all, if ``truncated_complete`` is false.
         windows: runs of the model, by the text's position, of texts that took several; for ``ner``.
         request_ids: of each request, for finding it in the server's log.
         times_ms: of each request, by the names of ``server-timing``: ``tokenize``, ``queue``, ``run``,
@@ -54,6 +56,7 @@ class Usage:
     tokens_by_input: list[int] | None
     truncated: dict[int, int]
     truncated_complete: bool
+    empty: list[int]
     windows: dict[int, int]
     request_ids: list[str]
     times_ms: list[dict[str, float]]

@@ -37,18 +37,26 @@ class TextLimits:
         max_inputs: texts.
         max_text_characters: code points of one text.
         max_total_characters: code points of all texts together.
+        read_empty: an empty or blank text in a list is read like any other, instead of refused.
     """
 
     max_inputs: int
     max_text_characters: int
     max_total_characters: int
+    read_empty: bool = False
 
-    def admit(self, texts: Sequence[str], *, param: str) -> None:
+    def admit(self, texts: Sequence[str], *, param: str, needed: bool = False) -> None:
         """Check the texts of request field ``param``.
 
+        Args:
+            texts: of the field.
+            param: its name, for messages.
+            needed: an empty one is refused however the server is set: it is what all others are compared
+                with, or is kept.
+
         Raises:
-            EmptyInputError: no texts, or one that is empty or blank: it has no meaning to embed, and a vector
-                for it would look like any other.
+            EmptyInputError: no texts, or one that is empty or blank and must not be: it has no meaning to
+                embed, and a vector for it looks like any other.
             TooManyInputsError: more than ``max_inputs``.
             TooManyCharactersError: one text or all together have too many characters.
         """
@@ -56,6 +64,8 @@ class TextLimits:
         self.admit_sizes(
             [self._normalised_length(text) for text in texts], param=param, unit="characters, normalised,"
         )
+        if self.read_empty and not needed:
+            return
         for index, text in enumerate(texts):
             if not text or text.isspace():
                 raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)

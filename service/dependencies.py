@@ -38,7 +38,12 @@ MetricsDep = Annotated[Metrics, Depends(get_metrics)]
 def get_limits(settings: SettingsDep) -> TextLimits:
     """What one request may bring."""
     limits = settings.limits
-    return TextLimits(limits.max_inputs, limits.max_text_characters, limits.max_total_characters)
+    return TextLimits(
+        limits.max_inputs,
+        limits.max_text_characters,
+        limits.max_total_characters,
+        read_empty=settings.empty_input == "read",
+    )
 
 
 LimitsDep = Annotated[TextLimits, Depends(get_limits)]

@@ -67,6 +67,8 @@ class EmbeddingOptions:
         truncate: cut a text that is too long, instead of refusing it.
         truncate_from_start: cut its beginning, behind the prompt, instead of its end.
         dimensions: keep this many leading numbers; with ``normalize``, brought to unit length again.
+        read_empty: a text without anything to read gets what the model makes of prompt and special tokens,
+            instead of being refused.
     """
 
     pooling: Pooling | None = None
@@ -75,6 +77,7 @@ class EmbeddingOptions:
     truncate: bool = False
     truncate_from_start: bool = False
     dimensions: int | None = None
+    read_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,13 @@ class EmbeddingResult:
         vectors: [n, d] float32, finite; with ``normalize`` no longer than 1, and short of it by 1e-6 at most.
         tokens: per text, tokens read; prompt and special tokens included.
         truncated: per text, tokens cut off; 0 = all of it was read.
+        empty: positions of texts in which there was nothing to read, ascending.
     """
 
     vectors: NDArray[np.float32]
     tokens: list[int]
     truncated: list[int]
+    empty: Sequence[int] = ()
 
 
 class TooManyNumbersError(Exception):
@@ -110,12 +115,13 @@ class TokenEmbeddings:
 
     Attributes:
         states: per text, [S, H] float32, finite, not normalised; the last hidden states.
-        tokens, truncated: as of `EmbeddingResult`.
+        tokens, truncated, empty: as of `EmbeddingResult`.
     """
 
     states: list[NDArray[np.float32]]
     tokens: list[int]
     truncated: list[int]
+    empty: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +537,8 @@ class Embedder(_Served):
 
         Raises:
             InvalidInputError: more dimensions than the model has.
-            EmptyInputError: a text comes to no tokens at all.
+            EmptyInputError: a text holds nothing that the model reads, and ``read_empty`` was not asked for,
+                or there is nothing else either: no prompt, no special tokens.
             InvalidTextError: a text holds half of a surrogate pair.
             InputTooLongError: a text is too long, and cutting was not asked for.
             OverloadedError, UnavailableError: as ``DynamicBatcher.submit_many``.
@@ -590,7 +597,7 @@ class Embedder(_Served):
         """Tokenise; refuse, or cut, what is too long."""
 
         def prepare(index: int, tokenized: TokenizedText) -> TokenizedText:
-            if not (tokenized.offsets[:, 1] > tokenized.offsets[:, 0]).any():
+            if _is_empty(tokenized) and not (options.read_empty and len(tokenized)):
                 raise EmptyInputError(
                     f"{param}[{index}] holds nothing that the model reads", index=index, param=param
                 )
@@ -617,11 +624,12 @@ class Embedder(_Served):
 
         return await self._model.tokenize(texts, param=param, read=read)
 
-    def _accounts(self, tokenized: Sequence[TokenizedText]) -> tuple[list[int], list[int]]:
-        """Tokens read and tokens cut, per text; the observer is told."""
+    def _accounts(self, tokenized: Sequence[TokenizedText]) -> tuple[list[int], list[int], list[int]]:
+        """Tokens read and tokens cut, per text, and which texts were empty; the observer is told."""
         truncated = [text.truncated_tokens for text in tokenized]
         self._model.note(texts=len(tokenized), truncated=sum(1 for cut in truncated if cut > 0))
-        return [len(text) for text in tokenized], truncated
+        empty = [index for index, text in enumerate(tokenized) if _is_empty(text)]
+        return [len(text) for text in tokenized], truncated, empty
 
     async def _finish(
         self, pooled: list[NDArray[np.float32]], options: EmbeddingOptions
@@ -640,6 +648,11 @@ class Embedder(_Served):
             raise InvalidInputError(
                 f"dimensions is {dimensions}; {self.model_id} has 1 to {self._dimensions}", param="dimensions"
             )
+
+
+def _is_empty(tokenized: TokenizedText) -> bool:
+    """Whether no token stands for anything in the caller's text."""
+    return not (tokenized.offsets[:, 1] > tokenized.offsets[:, 0]).any()
 
 
 def finish_vectors(

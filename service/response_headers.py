@@ -1,6 +1,6 @@
 """What an answer says beside its body: model, tokens read, texts cut, windows used, and what it took."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from service.request_work import RequestWork
@@ -22,6 +22,12 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
     "x-conche-truncated": {
         "description": "`index:tokens_cut` of each text that was cut, comma-separated; ends in `...` if "
         "there are more than fit. Absent if none was cut.",
+        "schema": {"type": "string"},
+    },
+    "x-conche-empty": {
+        "description": "Which texts held nothing to read, by place, comma-separated (in /rerank and "
+        "/similarity counted as in x-conche-tokens-by-input); ends in `...` if there are more than fit. "
+        "Absent if none did; setting `CONCHE_EMPTY_INPUT` says whether such texts are taken.",
         "schema": {"type": "string"},
     },
     "x-conche-windows": {
@@ -88,9 +94,11 @@ def work_headers(work: RequestWork, *, total_seconds: float) -> dict[str, str]:
     return dict(zip(WORK_HEADERS, values, strict=True))
 
 
-def embedding_headers(model_id: str, tokens: Sequence[int], truncated: Sequence[int]) -> dict[str, str]:
-    """Headers of an embedding answer; ``tokens`` read and tokens cut off, per text."""
-    headers = {"x-conche-model": model_id, **_tokens(tokens)}
+def embedding_headers(
+    model_id: str, tokens: Sequence[int], truncated: Sequence[int], empty: Sequence[int] = ()
+) -> dict[str, str]:
+    """Headers of an embedding answer; ``tokens`` read and tokens cut off, per text; which were ``empty``."""
+    headers = {"x-conche-model": model_id, **_tokens(tokens), **empty_headers(empty)}
     cut = _by_index(truncated, above=0)
     return headers | {"x-conche-truncated": cut} if cut else headers
 
@@ -101,9 +109,15 @@ def tagging_headers(model_id: str, tokens: Sequence[int], windows: Sequence[int]
         "x-conche-model": model_id,
         **_tokens(tokens),
         "x-conche-windows-total": str(sum(windows)),
+        **empty_headers([index for index, count in enumerate(windows) if count == 0]),
     }
     split = _by_index(windows, above=1)
     return headers | {"x-conche-windows": split} if split else headers
+
+
+def empty_headers(empty: Sequence[int]) -> dict[str, str]:
+    """The header that lists texts without anything to read; none if there are none."""
+    return {"x-conche-empty": _listed(map(str, empty))} if empty else {}
 
 
 def _tokens(tokens: Sequence[int]) -> dict[str, str]:
@@ -116,12 +130,13 @@ def _tokens(tokens: Sequence[int]) -> dict[str, str]:
 
 
 def _by_index(counts: Sequence[int], *, above: int) -> str:
+    return _listed(f"{index}:{count}" for index, count in enumerate(counts) if count > above)
+
+
+def _listed(items: Iterable[str]) -> str:
     parts: list[str] = []
     length = 0
-    for index, count in enumerate(counts):
-        if count <= above:
-            continue
-        part = f"{index}:{count}"
+    for part in items:
         length += len(part) + 1
         if length > _MAX_LIST_CHARACTERS:
             parts.append("...")

@@ -149,7 +149,12 @@ class ReadingRequest(LenientRequest):
         return self
 
     def reading(
-        self, manifest: Manifest, *, model_prompt: str | None, truncate_unless_said: bool
+        self,
+        manifest: Manifest,
+        *,
+        model_prompt: str | None,
+        truncate_unless_said: bool,
+        read_empty: bool = False,
     ) -> EmbeddingOptions:
         """How the model at hand reads the texts.
 
@@ -157,6 +162,7 @@ class ReadingRequest(LenientRequest):
             manifest: the model's.
             model_prompt: the prompt that ``model`` names; the request's own field goes first.
             truncate_unless_said: what the server is set to.
+            read_empty: likewise, see `EmbeddingOptions`.
 
         Raises:
             InvalidInputError: the model has no such prompt.
@@ -171,6 +177,7 @@ class ReadingRequest(LenientRequest):
             ),
             truncate=truncate_unless_said if self.truncate is None else self.truncate,
             truncate_from_start=self.truncation_direction.lower() == "left",
+            read_empty=read_empty,
         )
 
 
@@ -190,10 +197,20 @@ class EmbedRequest(ReadingRequest):
     )
 
     def options(
-        self, manifest: Manifest, *, model_prompt: str | None, truncate_unless_said: bool
+        self,
+        manifest: Manifest,
+        *,
+        model_prompt: str | None,
+        truncate_unless_said: bool,
+        read_empty: bool = False,
     ) -> EmbeddingOptions:
         """How to embed, for the model at hand; as `reading`."""
-        reading = self.reading(manifest, model_prompt=model_prompt, truncate_unless_said=truncate_unless_said)
+        reading = self.reading(
+            manifest,
+            model_prompt=model_prompt,
+            truncate_unless_said=truncate_unless_said,
+            read_empty=read_empty,
+        )
         return replace(reading, pooling=self.pooling, normalize=self.normalize, dimensions=self.dimensions)
 
 
@@ -421,8 +438,11 @@ class ModelBody(BaseModel):
 class FaqBody(BaseModel):
     """The FAQ behind /search."""
 
-    entries: int = Field(description="Of all collections, disabled ones included.")
-    collections: int
+    entries: int | None = Field(
+        description="Of all collections, disabled ones included; null while the store does not answer, and "
+        "`unavailable` then says why."
+    )
+    collections: int | None = Field(description="How many there are; null likewise.")
     source: str = Field(description="What fills the collection `default` at the start.")
     left_out: int = Field(description="Lines of that file that hold no usable entry; the log names each.")
 

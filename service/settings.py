@@ -262,6 +262,12 @@ class Settings(BaseSettings):
         description="Whether /embed cuts over-long texts (and says so) when the request does not say; "
         "else it refuses them.",
     )
+    empty_input: Literal["refuse", "read"] = Field(
+        default="refuse",
+        description="An empty or blank text among those of a request: `refuse` refuses the request and names "
+        "the text; `read` answers with what the model makes of no words (the vector of prompt and special "
+        "tokens, no entities, no hits) and lists such texts in `x-conche-empty`.",
+    )
     input_ids: Literal["refuse", "model_vocab", "cl100k"] = Field(
         default="refuse",
         description="Token ids where texts are wanted: refused, or read as the embedding model's own, or as "

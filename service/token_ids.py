@@ -140,7 +140,7 @@ class InputReader:
             )
         self.limits.admit_sizes([len(sequence) for sequence in ids], param=param, unit="token ids")
         for index, sequence in enumerate(ids):
-            if not sequence:
+            if not sequence and not self.limits.read_empty:
                 raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)
 
     def _texts(self, ids: Sequence[Sequence[int]], tokenizer: Tokenizer, param: str) -> list[str]:

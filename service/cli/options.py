@@ -13,6 +13,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 EMBED_SETTINGS = frozenset({("models_dir",), ("embedding_bundle",), ("threads",)})
 SEARCH_SETTINGS = EMBED_SETTINGS | {("data_dir",), ("faq_file",)}
 NER_SETTINGS = frozenset({("models_dir",), ("ner_bundle",), ("threads",)})
+# Of those that answer one text a line.
+QUERY_SETTINGS = frozenset({("empty_input",)})
 
 
 def settings_flags(only: frozenset[tuple[str, ...]] | None = None) -> Callable[[Command], Command]:

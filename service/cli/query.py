@@ -21,6 +21,7 @@ from service.cli.entity_pages import entity_page
 from service.cli.options import (
     EMBED_SETTINGS,
     NER_SETTINGS,
+    QUERY_SETTINGS,
     SEARCH_SETTINGS,
     read_settings,
     settings_flags,
@@ -50,7 +51,7 @@ _texts_if_any = click.argument("texts", nargs=-1, metavar="TEXT...|-")
 @click.option("--prompt-name", help="The model's prompt to put before each text; `none` for none.")
 @click.option("--truncate", is_flag=True, help="Cut texts that are too long instead of refusing them.")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Keep this many numbers of each vector.")
-@settings_flags(EMBED_SETTINGS)
+@settings_flags(EMBED_SETTINGS | QUERY_SETTINGS)
 def embed(
     texts: tuple[str, ...],
     pooling: str | None,
@@ -72,12 +73,14 @@ def embed(
             services.embedder.manifest,
             model_prompt=None,
             truncate_unless_said=truncate or settings.truncate,
+            read_empty=settings.empty_input == "read",
         )
         result = await services.embedder.embed(group, options)
         return [
             {"text": text, "tokens": tokens, "tokens_cut": cut, "embedding": vector}
-            for text, tokens, cut, vector in zip(
-                group, result.tokens, result.truncated, result.vectors, strict=True
+            | ({"empty": True} if place in result.empty else {})
+            for place, (text, tokens, cut, vector) in enumerate(
+                zip(group, result.tokens, result.truncated, result.vectors, strict=True)
             )
         ]
 
@@ -96,7 +99,7 @@ def embed(
     show_default=True,
     help="What decides the order: meaning and words, meaning alone, words alone.",
 )
-@settings_flags(SEARCH_SETTINGS)
+@settings_flags(SEARCH_SETTINGS | QUERY_SETTINGS)
 def search(
     texts: tuple[str, ...],
     top_k: int,
@@ -114,7 +117,12 @@ def search(
         if services.catalogue is None:
             raise services.absence("/search")
         found = await services.catalogue.search(
-            collection, group, mode=mode, top_k=top_k, min_score=min_score
+            collection,
+            group,
+            mode=mode,
+            top_k=top_k,
+            min_score=min_score,
+            read_empty=settings.empty_input == "read",
         )
         return [
             {
@@ -196,7 +204,7 @@ def _entity_types(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a page with the entities marked in the texts instead of JSON lines.",
 )
-@settings_flags(NER_SETTINGS)
+@settings_flags(NER_SETTINGS | QUERY_SETTINGS)
 def ner(
     *,
     texts: tuple[str, ...],
@@ -276,7 +284,12 @@ def _answer_all(
 async def _run(
     texts: Iterator[str], settings: Settings, answer: Answers, write: Write, faq_folder: Path | None
 ) -> None:
-    limits = TextLimits(_GROUP, settings.limits.max_text_characters, sys.maxsize)
+    limits = TextLimits(
+        _GROUP,
+        settings.limits.max_text_characters,
+        sys.maxsize,
+        read_empty=settings.empty_input == "read",
+    )
     done = 0
     async with open_services(settings, Metrics(), faq_folder=faq_folder) as services:
         while group := list(islice(texts, _GROUP)):
@@ -308,7 +321,8 @@ def _complaint(error: ServiceError, done: int) -> str:
 def _read(texts: tuple[str, ...]) -> Iterator[str]:
     """The arguments; for ``-`` the lines of standard input, in UTF-8.
 
-    Blank lines too, which are then refused: left out, they would shift the answers against the lines.
+    Blank lines too, which are refused unless they are to be read: left out, they would shift the answers
+    against the lines.
     """
     for text in texts:
         if text != "-":

@@ -88,10 +88,12 @@ class Found:
     Attributes:
         hits: best first.
         default_answer: the collection's, if there are no hits; None if there are, or if it has none.
+        empty: whether there was nothing to read in the query, and so nothing to find.
     """
 
     hits: list[FoundHit]
     default_answer: str | None
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ class FaqCatalogue:
         top_k: int = 5,
         min_score: float | None = None,
         filter_: Filter | None = None,
+        read_empty: bool = False,
     ) -> list[Found]:
         """Return what each query finds, in the order given.
 
@@ -231,11 +234,12 @@ class FaqCatalogue:
             top_k: hits a query at most; more than there are entries gives all of them.
             min_score: leave out hits that are less sure, 0..1; None = the collection's own, 0 = none.
             filter_: which entries are searched; None for all.
+            read_empty: a query without anything to read finds nothing, instead of being refused.
 
         Raises:
             UnknownCollectionError: there is no such collection.
             ModelMismatchError: it was embedded by another model; the message says what to do.
-            InvalidInputError: ``top_k`` or ``min_score`` is out of range, or a query is empty or not text.
+            InvalidInputError: ``top_k`` or ``min_score`` is out of range, or a query is not text, or empty.
             InputTooLongError: a query is longer than the model reads; it is never cut.
             OverloadedError, UnavailableError, InferenceError: as `service.inference.Embedder.embed`.
             StorageError: the store cannot be read.
@@ -251,17 +255,20 @@ class FaqCatalogue:
         if not queries:
             return []
         asked_at = time.perf_counter()
-        vectors = await embed_queries(self._embedder, queries)
+        embedded = await embed_queries(self._embedder, queries, read_empty=read_empty)
         least = live.info.min_score if min_score is None else min_score
         started_at = time.perf_counter()
         # In a thread: a large index takes milliseconds, in which the event loop must go on serving others.
         lists = await asyncio.to_thread(
-            _look_up, live, calibration, queries, vectors, mode=mode, top_k=top_k, filter_=filter_
+            _look_up, live, calibration, queries, embedded.vectors, mode=mode, top_k=top_k, filter_=filter_
         )
         found = []
-        for hits in lists:
+        for place in embedded.empty:
+            lists[place] = []  # who asked nothing is near some entry all the same, by vectors
+        for place, hits in enumerate(lists):
             sure = [one for one in hits if one.confidence >= (least or 0.0)]
-            found.append(Found(sure, None if sure else live.info.default_answer))
+            default_answer = None if sure else live.info.default_answer
+            found.append(Found(sure, default_answer, empty=place in embedded.empty))
         if self._observer is not None:
             self._observer.on_search(
                 unanswered=sum(not one.hits for one in found),

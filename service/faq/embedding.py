@@ -112,16 +112,19 @@ async def embed_texts(
     return embedded
 
 
-async def embed_queries(embedder: TextEmbedder, queries: Sequence[str]) -> NDArray[np.float32]:
-    """Return [Q, d], the queries' vectors; all of each query or an error.
+async def embed_queries(
+    embedder: TextEmbedder, queries: Sequence[str], *, read_empty: bool = False
+) -> EmbeddingResult:
+    """Embed the queries, [Q, d]; all of each query or an error.
 
     Raises:
-        InvalidInputError: a query is empty or not text.
+        InvalidInputError: a query is not text, or empty and ``read_empty`` was not asked for.
         InputTooLongError: a query is longer than the model reads; it is never cut.
         OverloadedError, UnavailableError, InferenceError: as `service.inference.Embedder.embed`.
     """
     try:
-        return (await embedder.embed(queries, _options(embedder.manifest), param="query")).vectors
+        options = replace(_options(embedder.manifest), read_empty=read_empty)
+        return await embedder.embed(queries, options, param="query")
     except InputTooLongError as error:
         # The embedder would offer to cut the text, which a search does not: half a question finds what the
         # other half did not ask for.

@@ -16,7 +16,11 @@ from service.vector_json import encode_vectors
 router = APIRouter(route_class=StrictJsonRoute, tags=["texts"])
 
 HEADERS = documented_headers(
-    "x-conche-model", "x-conche-tokens", "x-conche-tokens-by-input", "x-conche-truncated"
+    "x-conche-model",
+    "x-conche-tokens",
+    "x-conche-tokens-by-input",
+    "x-conche-truncated",
+    "x-conche-empty",
 )
 EMBEDDING_ERRORS = (*TEXT_ERRORS, InputTooLongError, TokenIdsError, UnknownModelError)
 
@@ -39,13 +43,18 @@ async def embed(
     the header `x-conche-truncated`. Numbers are float32 in their shortest decimal form.
     """
     embedder, prompt = services.embedder_named(body.model)
-    options = body.options(embedder.manifest, model_prompt=prompt, truncate_unless_said=settings.truncate)
+    options = body.options(
+        embedder.manifest,
+        model_prompt=prompt,
+        truncate_unless_said=settings.truncate,
+        read_empty=reader.limits.read_empty,
+    )
     texts = await reader.read(body.inputs, embedder.tokenizer, param="inputs")
     result = await embedder.embed(texts, options)
     return Response(
         await encode_vectors(result.vectors),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated),
+        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
     )
 
 

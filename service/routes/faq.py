@@ -318,7 +318,7 @@ async def evaluate(
     well confidence tells right answers from others; the threshold to take for `min_score` to reach the
     precision wanted; and every query that fails at it.
     """
-    limits.admit([query.query for query in body.queries], param="queries")
+    limits.admit([query.query for query in body.queries], param="queries", needed=True)
     evaluation = await catalogue.evaluate(collection, body.queries, wanted_precision=body.wanted_precision)
     labels = {identifier for query in body.queries for identifier in query.faq_ids}
     known = await asyncio.to_thread(catalogue.store.get, collection, sorted(labels))

@@ -1,22 +1,35 @@
 """``GET /info``: what this server is and takes."""
 
+import logging
 from importlib import metadata
 
 from fastapi import APIRouter
 
 from model.runtime.bundle import Manifest
 from service.dependencies import ServicesDep, SettingsDep
+from service.errors import ServiceError, UnavailableError
 from service.faq.catalogue import FaqCatalogue
 from service.lifespan import Services
 from service.routes.both_methods import get_and_head
 from service.schemas import FaqBody, InfoResponse, ModelBody
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["server"])
 
 
 @get_and_head(router, "/info", response_model=InfoResponse)
 async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
-    """Describe the models, the FAQ and the limits in force."""
+    """Describe the models, the FAQ and the limits in force.
+
+    What cannot be asked now (a FAQ store on another machine, say) is null, and `unavailable` says why.
+    """
+    unavailable = {route: absence.reason for route, absence in services.absences.items()}
+    faq = None
+    if services.catalogue is not None:
+        faq, reason = await _faq(services.catalogue, services)
+        if reason is not None:
+            unavailable["/search"] = reason
     limits: dict[str, int | float] = settings.limits.model_dump()
     manifest = None if services.embedder is None else services.embedder.manifest
     return InfoResponse(
@@ -29,22 +42,26 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
         version=metadata.version("conche"),
         embedding=None if services.embedder is None else _model(services.embedder.manifest),
         ner=None if services.tagger is None else _model(services.tagger.manifest),
-        faq=None if services.catalogue is None else await _faq(services.catalogue, services),
-        unavailable={route: absence.reason for route, absence in services.absences.items()},
+        faq=faq,
+        unavailable=unavailable,
         limits=limits | settings.batching.model_dump(),
         truncate=settings.truncate,
         threads=services.threads,
     )
 
 
-async def _faq(catalogue: FaqCatalogue, services: Services) -> FaqBody:
-    infos = await catalogue.collections()
-    return FaqBody(
-        entries=sum(info.entries for info in infos),
-        collections=len(infos),
-        source=services.faq_source,
-        left_out=services.faq_left_out,
-    )
+async def _faq(catalogue: FaqCatalogue, services: Services) -> tuple[FaqBody, str | None]:
+    """The FAQ, and why its store does not answer; None if it does."""
+    body = FaqBody(entries=None, collections=None, source=services.faq_source, left_out=services.faq_left_out)
+    try:
+        infos = await catalogue.collections()
+    except UnavailableError as error:
+        return body, error.message
+    except ServiceError:
+        logger.exception("the FAQ's store cannot be read")  # it may name files, which are not the caller's
+        return body, "the FAQ's store cannot be read; the service's log says why"
+    counts = {"entries": sum(info.entries for info in infos), "collections": len(infos)}
+    return body.model_copy(update=counts), None
 
 
 def _model(manifest: Manifest) -> ModelBody:

@@ -21,6 +21,7 @@ HEADERS = documented_headers(
     "x-conche-tokens-by-input",
     "x-conche-windows",
     "x-conche-windows-total",
+    "x-conche-empty",
 )
 
 

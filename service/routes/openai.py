@@ -64,6 +64,7 @@ async def create_embeddings(
         ),
         truncate=settings.truncate if body.truncate is None else body.truncate,
         dimensions=body.dimensions,
+        read_empty=reader.limits.read_empty,
     )
     texts = await reader.read(body.input, embedder.tokenizer, param="input")
     result = await embedder.embed(texts, options, param="input")
@@ -73,7 +74,7 @@ async def create_embeddings(
     return Response(
         b'{"object":"list","data":' + data + b"," + orjson.dumps(rest)[1:],
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated),
+        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
     )
 
 
@@ -116,14 +117,17 @@ async def rerank_documents(
         if not isinstance(text, str):
             raise InvalidInputError(f"documents[{index}] has no field text", index=index, param="documents")
         texts.append(text)
-    limits.admit([body.query], param="query")
+    limits.admit([body.query], param="query", needed=True)
     limits.admit(texts, param="documents")
     embedder, _ = services.embedder_named(body.model)
     ranking = await rank(
         embedder,
         body.query,
         texts,
-        Reading(truncate=settings.truncate if body.truncate is None else body.truncate),
+        Reading(
+            truncate=settings.truncate if body.truncate is None else body.truncate,
+            read_empty=limits.read_empty,
+        ),
         param="documents",
     )
     results = [
@@ -143,7 +147,7 @@ async def rerank_documents(
     return Response(
         answer.model_dump_json(exclude_none=True),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, ranking.tokens, ranking.truncated),
+        headers=embedding_headers(embedder.model_id, ranking.tokens, ranking.truncated, ranking.empty),
     )
 
 

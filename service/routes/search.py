@@ -16,7 +16,7 @@ from service.errors import (
 from service.faq.catalogue import FoundHit
 from service.http_errors import FAQ_ERRORS, documented
 from service.json_body import StrictJsonRoute
-from service.response_headers import documented_headers
+from service.response_headers import documented_headers, empty_headers
 from service.result_json import encode_results
 from service.schemas import SEARCH_EXAMPLES, SearchRequest, SearchResponse
 
@@ -37,7 +37,7 @@ SEARCH_ERRORS = (
     response_model=SearchResponse,
     responses={
         **documented(*SEARCH_ERRORS),
-        200: {"headers": documented_headers("x-conche-model")},
+        200: {"headers": documented_headers("x-conche-model", "x-conche-empty")},
     },
 )
 async def search(
@@ -60,6 +60,7 @@ async def search(
         top_k=body.top_k,
         min_score=body.min_score,
         filter_=body.entry_filter(),
+        read_empty=limits.read_empty,
     )
     results = await encode_results(
         [one.hits for one in found],
@@ -71,7 +72,10 @@ async def search(
     return Response(
         b'{"results":' + results + b"}",
         media_type="application/json",
-        headers={"x-conche-model": catalogue.model_id},
+        headers={
+            "x-conche-model": catalogue.model_id,
+            **empty_headers([place for place, one in enumerate(found) if one.empty]),
+        },
     )
 
 

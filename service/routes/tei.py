@@ -56,7 +56,12 @@ async def embed_all(
 ) -> Response:
     """Give the vector of each token, special tokens and those of the prompt included, not normalised."""
     embedder, prompt = services.embedder_named(body.model)
-    options = body.reading(embedder.manifest, model_prompt=prompt, truncate_unless_said=settings.truncate)
+    options = body.reading(
+        embedder.manifest,
+        model_prompt=prompt,
+        truncate_unless_said=settings.truncate,
+        read_empty=reader.limits.read_empty,
+    )
     texts = await reader.read(body.inputs, embedder.tokenizer, param="inputs")
     max_bytes = settings.limits.max_answer_bytes
     try:
@@ -66,7 +71,7 @@ async def embed_all(
     return Response(
         await encode_token_vectors(result.states),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated),
+        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
     )
 
 
@@ -90,21 +95,20 @@ async def compare(
         prompt=prompt_of(embedder.manifest, named, param="parameters"),
         truncate=settings.truncate if parameters.truncate is None else parameters.truncate,
         truncate_from_start=parameters.truncation_direction.lower() == "left",
+        read_empty=limits.read_empty,
     )
     source, sentences = body.inputs.source_sentence, body.inputs.sentences
     limits.admit(sentences, param="sentences")
     try:
-        limits.admit([source], param="source_sentence")
-        cosines, tokens, truncated = await similarities(
-            embedder, source, sentences, options, param="sentences"
-        )
+        limits.admit([source], param="source_sentence", needed=True)
+        compared = await similarities(embedder, source, sentences, options, param="sentences")
     except ServiceError as error:
         _name_as_sent(error)
         raise
     return Response(
-        orjson.dumps(cosines),
+        orjson.dumps(compared.cosines),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, tokens, truncated),
+        headers=embedding_headers(embedder.model_id, compared.tokens, compared.truncated, compared.empty),
     )
 
 
@@ -126,12 +130,13 @@ async def rerank(
     Scores are of the embedding model (a bi-encoder): the cosine of query and text, each under its prompt;
     negative ones as 0 unless `raw_scores` asks for them.
     """
-    limits.admit([body.query], param="query")
+    limits.admit([body.query], param="query", needed=True)
     limits.admit(body.texts, param="texts")
     embedder, _ = services.embedder_named(body.model)
     reading = Reading(
         settings.truncate if body.truncate is None else body.truncate,
         body.truncation_direction.lower() == "left",
+        read_empty=limits.read_empty,
     )
     ranking = await rank(embedder, body.query, body.texts, reading, param="texts")
     found: list[dict[str, Any]] = []
@@ -141,7 +146,7 @@ async def rerank(
     return Response(
         orjson.dumps(found),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, ranking.tokens, ranking.truncated),
+        headers=embedding_headers(embedder.model_id, ranking.tokens, ranking.truncated, ranking.empty),
     )
 
 

@@ -232,6 +232,19 @@ async def test_long_lists_are_sent_in_parts_and_put_together(call: Caller) -> No
     assert usage.times_ms == [{"queue": 1.5, "total": 20.25}, {}, {}]
 
 
+async def test_texts_without_anything_to_read_are_named_by_the_callers_positions(call: Caller) -> None:
+    """Their vectors say nothing; the server counts from the beginning of its own request."""
+
+    def part(**headers: str) -> httpx.Response:
+        return httpx.Response(200, json=[[1.0]] * 2, headers=headers)
+
+    stub = Stub([part(**{"x-conche-empty": "1"}), part(), part(**{"x-conche-empty": "0,1"})])
+    found = await call(stub, lambda client: client.embed(["a", "", "b", "c", "", ""]), batch_size=2)
+    assert (found.usage.empty, found.usage.truncated_complete) == ([1, 4, 5], True)
+    more = await call(Stub([part(**{"x-conche-empty": "0,..."})]), lambda client: client.embed(["", ""]))
+    assert (more.usage.empty, more.usage.truncated_complete) == ([0], False)
+
+
 async def test_long_texts_are_parted_by_their_characters_too(call: Caller) -> None:
     """Or the body of a list of documents would be more than the server reads."""
     stub = Stub([VECTORS] * 3)

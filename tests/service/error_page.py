@@ -41,7 +41,8 @@ ADVICE: Final[dict[str, str]] = {
     "collection_exists": "Take another name, or change the collection that is there.",
     "conflict": "The message says what stands in the way.",
     "duplicate_entry": "Send `on_duplicate` as `replace` or `skip`, or take another id.",
-    "empty_input": "Leave empty texts out before sending; `index` says which one it is.",
+    "empty_input": "Leave empty texts out before sending; `index` says which one it is. The operator can "
+    "have those of a list read instead (`CONCHE_EMPTY_INPUT=read`).",
     "entry_changed": "Read the entry again, and change what it is now.",
     "faq_unavailable": "An operator's matter: the log of its start says what failed, and how.",
     "forbidden": "Use a key with the scope that the message names (`conche keys`).",

@@ -1,5 +1,7 @@
 """Which texts are taken, and that a refusal names index, limit and setting."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.admission import TextLimits, TooManyCharactersError
@@ -26,6 +28,16 @@ def test_a_refusal_names_the_item_and_the_limit(
     with pytest.raises(kind, match=said) as caught:
         LIMITS.admit(texts, param="inputs")
     assert (caught.value.index, caught.value.param) == (index, "inputs")
+
+
+def test_empty_texts_pass_where_they_are_read_unless_one_is_needed() -> None:
+    """Nothing can be compared with a query of nothing; and no texts at all are a mistake in any case."""
+    reading = replace(LIMITS, read_empty=True)
+    reading.admit(["a", "", " \n"], param="inputs")
+    with pytest.raises(EmptyInputError, match=r"query\[0\]"):
+        reading.admit([" "], param="query", needed=True)
+    with pytest.raises(EmptyInputError, match="empty list"):
+        reading.admit([], param="inputs")
 
 
 def test_ordinary_texts_pass() -> None:

@@ -40,7 +40,7 @@ from service.inference import (
     _pieces,
     finish_vectors,
 )
-from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.bundles import tiny_tokenizer, write_tiny_embedding_bundle, write_tiny_ner_bundle
 from tests.fakes import HANG_LIMIT_S, FakeEngine, settle, until
 
 # float32 sums over a different number of padded rows may be ordered differently; nothing else may differ.
@@ -356,6 +356,32 @@ async def test_a_text_without_tokens_is_refused_by_position(embedder: Embedder, 
     with pytest.raises(EmptyInputError) as refused:
         await embedder.embed(["hello", empty], EmbeddingOptions(prompt="query: "))
     assert (refused.value.index, refused.value.param) == (1, "inputs")
+
+
+async def test_a_text_without_tokens_can_be_read_and_is_named(embedder: Embedder) -> None:
+    """It gets the vector of prompt and special tokens, the same as alone, and others get theirs."""
+    options = EmbeddingOptions(prompt="query: ", read_empty=True)
+    texts = ["hello", "", "world", " \u0007"]
+    found = await embedder.embed(texts, options)
+    assert (list(found.empty), found.truncated) == ([1, 3], [0, 0, 0, 0])
+    for place, text in enumerate(texts):
+        alone = await embedder.embed([text], options)
+        np.testing.assert_allclose(found.vectors[place], alone.vectors[0], atol=TOLERANCE)
+    assert np.linalg.norm(found.vectors, axis=1) == pytest.approx(1.0)
+    every = await embedder.embed_tokens(texts, options)
+    assert (list(every.empty), every.tokens) == ([1, 3], found.tokens)
+
+
+async def test_a_model_without_special_tokens_cannot_read_nothing(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """No tokens at all are no row to run."""
+    bare = tiny_tokenizer()
+    bare.post_processor = tokenizers.processors.TemplateProcessing(single="$A", special_tokens=[])
+    model = Embedder(embedding_bundle.manifest, Tokenizer(bare), FakeEngine(size=7), budget=budget)
+    async with model as embedder:
+        with pytest.raises(EmptyInputError, match=r"inputs\[1\]"):
+            await embedder.embed(["hello", ""], EmbeddingOptions(read_empty=True))
 
 
 @pytest.mark.parametrize("task", ["embed", "tag"])

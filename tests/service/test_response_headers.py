@@ -23,6 +23,17 @@ def test_tokens_by_input_are_told_while_all_of_them_fit() -> None:
     assert tagging_headers("m", [5, 6], [1, 1])["x-conche-tokens-by-input"] == "5,6"
 
 
+def test_empty_texts_are_listed_as_far_as_they_fit() -> None:
+    """Their vectors are to be left out; a list cut short says so."""
+    assert embedding_headers("m", [3, 2, 2], [0, 0, 0], [1, 2])["x-conche-empty"] == "1,2"
+    assert "x-conche-empty" not in embedding_headers("m", [3], [0])
+    assert tagging_headers("m", [5, 0], [1, 0])["x-conche-empty"] == "1"
+    many = embedding_headers("m", [2] * 2048, [0] * 2048, range(2048))["x-conche-empty"]
+    assert len(many) <= 2004
+    assert many.startswith("0,1,2,")
+    assert many.endswith(",...")
+
+
 def test_times_are_told_in_milliseconds() -> None:
     """Two decimals for people and browsers, whole ones under the names of text-embeddings-inference."""
     work = RequestWork()

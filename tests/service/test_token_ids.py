@@ -1,6 +1,7 @@
 """Ids of OpenAI's vocabulary become the text they spell, or are refused."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ async def test_what_is_empty_or_too_much_is_refused_as_texts_are(
         await reader.read([[32, 32]], tokenizer, param="input")
     with pytest.raises(TooManyInputsError, match="MAX_INPUTS"):
         await reader.read([[65]] * 4, tokenizer, param="input")
+
+
+async def test_no_ids_are_an_empty_text_where_such_are_read(tokenizer: Tokenizer) -> None:
+    """What LangChain sends for an empty document is told apart from none by nothing else."""
+    reader = InputReader(replace(LIMITS, read_empty=True), "cl100k", BYTES)
+    assert await reader.read([[65], [], [32]], tokenizer, param="input") == ["A", "", " "]
+    with pytest.raises(EmptyInputError, match="empty list"):
+        await reader.read([], tokenizer, param="input")
 
 
 @given(st.text(min_size=1).map(str.encode), st.data())

@@ -36,6 +36,17 @@ def _lines(result: Result) -> list[dict[str, object]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def test_a_blank_line_is_refused_or_read_as_the_operator_chose() -> None:
+    """Never left out: the answers would no longer stand beside their lines."""
+    refused = _run("embed", "-", stdin="hello\n\nworld\n")
+    assert refused.exit_code == 1
+    assert "text 2 is empty" in refused.output
+    lines = _lines(_run("embed", "-", "--empty-input", "read", stdin="hello\n\nworld\n"))
+    assert [line.get("empty", False) for line in lines] == [False, True, False]
+    assert [line["entities"] for line in _lines(_run("ner", "", "--empty-input", "read"))] == [[]]
+    assert [line["hits"] for line in _lines(_run("search", "", "--empty-input", "read"))] == [[]]
+
+
 def test_each_text_is_embedded_on_a_line_of_its_own() -> None:
     """For pipes into jq and files."""
     first, second = _lines(_run("embed", "hello world", "怎么退货", "--dimensions", "8"))

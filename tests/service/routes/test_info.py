@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+from service.errors import ServiceError, StorageError, UnavailableError
+from service.lifespan import Services
 from tests.service.fakes_http import running, tiny_settings, write_bundles
 
 
@@ -20,3 +24,34 @@ async def test_models_limits_and_absences_are_told(tmp_path: Path) -> None:
     assert info["faq"] == {"entries": 3, "collections": 1, "source": source, "left_out": 0}
     assert info["limits"]["max_inputs"] == 2048
     assert (info["threads"], info["truncate"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UnavailableError("Milvus at http://faq:19530 does not answer (listing)"), "does not answer"),
+        (StorageError("/data/faq.sqlite3: disk I/O error"), "cannot be read"),
+    ],
+)
+async def test_what_is_known_is_told_while_the_faq_store_does_not_answer(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch, error: ServiceError, said: str
+) -> None:
+    """Models and limits do not depend on it; what does is null, and the reason is there, without paths."""
+
+    def fail() -> None:
+        raise error
+
+    async with running(tiny_settings(models_folder)) as client:
+        before = (await client.get("/info")).json()
+        services: Services = client.app.state.services  # type: ignore[attr-defined]
+        assert services.catalogue is not None
+        monkeypatch.setattr(services.catalogue.store, "collections", fail)
+        answer = await client.get("/info")
+        assert answer.status_code == 200
+        info = answer.json()
+        assert info["faq"] == before["faq"] | {"entries": None, "collections": None}
+        assert said in info["unavailable"]["/search"]
+        assert "sqlite" not in answer.text.replace(str(info["faq"]["source"]), "")
+        assert {**info, "faq": None, "unavailable": {}} == {**before, "faq": None, "unavailable": {}}
+        monkeypatch.undo()
+        assert (await client.get("/info")).json() == before
