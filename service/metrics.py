@@ -52,9 +52,11 @@ _REFUSALS: Final = (
 )
 # Why a connection is closed before it brings a request, or without waiting for the rest.
 _CUTS: Final = (
+    "failed_handshake",
     "headers_too_large",
     "malformed_request",
     "silent",
+    "slow_handshake",
     "slow_head",
     "slow_reader",
     "too_many",

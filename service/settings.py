@@ -113,7 +113,8 @@ class LimitsSettings(_Group):
         gt=0,
         le=3600,
         allow_inf_nan=False,
-        description="A connection on which request line and headers have not come whole by then is closed.",
+        description="A connection on which request line and headers have not come whole by then is closed, "
+        "and so is one whose TLS handshake takes longer.",
     )
     body_seconds: float = Field(
         default=60.0,

@@ -1,11 +1,14 @@
 """One connection: HTTP/1.1 as uvicorn speaks it, with bounds on what comes before a request is one.
 
-How many connections there are, how long a request line with its headers may take and how large it may be, how
-long somebody may leave an answer unread: none of that reaches the application, where the other limits are
-(`service.middleware`). What goes wrong here is answered in JSON as everywhere, as far as anybody listens.
+How many connections there are, those in their TLS handshake among them (`service.cli.handshakes`), how long a
+request line with its headers may take and how large it may be, how long somebody may leave an answer unread:
+none of that reaches the application, where the other limits are (`service.middleware`). What goes wrong here
+is answered in JSON as everywhere, as far as anybody listens.
 """
 
 import asyncio
+import socket
+import ssl
 import uuid
 from collections import Counter
 from email.utils import formatdate
@@ -14,8 +17,10 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from service.cli.handshakes import TlsListener
 from service.errors import ServiceError
 from service.http_errors import (
     HeadersTooLargeError,
@@ -84,6 +89,40 @@ class Connections:
             del self._by_address[address]
 
 
+class BoundedServer(uvicorn.Server):
+    """uvicorn's server with TLS that is counted from before its handshakes.
+
+    Args:
+        config: without TLS, and with ``connections.protocol()``.
+        connections: of this server.
+        tls: for https; None = plain HTTP.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, *, tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(config)
+        self.connections = connections
+        self._context = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen on ``sockets``."""
+        if self._context is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        invite = partial(
+            Connection,
+            shared=self.connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for listener in sockets:
+            opened = TlsListener(listener, self._context, invite, backlog=self.config.backlog)
+            self.servers.append(cast("asyncio.Server", opened))
+
+
 class Connection(H11Protocol):
     """One connection, from its beginning to its end."""
 
@@ -93,23 +132,59 @@ class Connection(H11Protocol):
         self._limits = shared.limits
         self.conn = self._parser = _BoundedHead(shared.limits)
         self._address: str | None = None  # counted under it; None = not counted
-        self._refused = False
+        self.refused: TooManyConnectionsError | None = None
+        self._lingers = False
         self._heard = False  # whether anything of the request that is awaited has come
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
-        """Count it, and wait for a request; or refuse it."""
+        """Count it, unless that was done before, and wait for a request; or refuse it."""
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
+        counted = self._address is not None or self.refused is not None  # before its handshake
+        if not counted and self.admit(self.client[0] if self.client else "") is None:
+            transport.abort()
+        elif self.refused is not None:
+            self._refuse(self.refused)
+        else:
+            self._await_head()
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """Itself."""
+        return self
+
+    def admit(self, address: str) -> float | None:
+        """Count it, among those that are there or among those that are one too many.
+
+        Returns:
+            Seconds that it has for what comes first; None if there is not even time to tell it that it is
+            one too many. `release` has to follow in any case; `connection_lost` does that.
+        """
         try:
             self._shared.admit(address)
         except TooManyConnectionsError as error:
-            self._refuse(error)
-            return
+            self.refused = error
+            self._shared.lingering += 1
+            self._lingers = True
+            return _REFUSED_LINGER_S if self._shared.lingering <= _MOST_REFUSED else None
         self._address = address
-        self._await_head()
+        return self._limits.header_seconds
+
+    def on_handshake_failure(self, reason: str) -> None:
+        """Tell the metrics; of those that are one too many they know."""
+        if self.refused is None:
+            self._shared.metrics.on_connection_cut(reason)
+
+    def release(self) -> None:
+        """Count it no more; a second time does nothing."""
+        if self._address is not None:
+            self._shared.release(self._address)
+            self._address = None
+        if self._lingers:
+            self._shared.lingering -= 1
+            self._lingers = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count it no more."""
@@ -118,14 +193,11 @@ class Connection(H11Protocol):
         for timer in (self._head_timer, self._body_timer, self._answer_timer):
             if timer is not None:
                 timer.cancel()
-        if self._address is not None:
-            self._shared.release(self._address)
-        if self._refused:
-            self._shared.lingering -= 1
+        self.release()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, and see which part of a request is awaited now."""
-        if self._refused or self.transport.is_closing():
+        if self.refused is not None or self.transport.is_closing():
             return
         self._heard = True
         super().data_received(data)
@@ -188,11 +260,6 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _refuse(self, error: ServiceError) -> None:
-        self._refused = True
-        self._shared.lingering += 1
-        if self._shared.lingering > _MOST_REFUSED:
-            self.transport.abort()
-            return
         self.transport.write(_answer(error))
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -8,7 +8,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from service.cli.connections import Connections
+from service.cli.connections import BoundedServer, Connections
 from service.metrics import Metrics
 from service.settings import LimitsSettings
 
@@ -36,10 +36,11 @@ class MetricsServer:
             metrics: told of connections that are cut.
             context: for TLS; None = plain HTTP.
         """
+        connections = Connections(limits, metrics)
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=Connections(limits, metrics).protocol(),
+            http=connections.protocol(),
             ws="none",
             interface="asgi3",
             lifespan="off",
@@ -49,9 +50,8 @@ class MetricsServer:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        config.ssl = context
         self._listener = listener
-        self._server = uvicorn.Server(config)
+        self._server = BoundedServer(config, connections, tls=context)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="conche-metrics", daemon=True
         )

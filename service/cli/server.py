@@ -15,7 +15,7 @@ import click
 import uvicorn
 from fastapi import FastAPI
 
-from service.cli.connections import Connections
+from service.cli.connections import BoundedServer, Connections
 from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
 from service.cli.process import leave
@@ -34,7 +34,7 @@ _LAST_WORDS_S: Final = 1.0  # for requests that were cut off to be answered
 _CLOSING_S: Final = 2.0  # the least that models and files get to close
 
 
-class Server(uvicorn.Server):
+class Server(BoundedServer):
     """uvicorn, with a greeting, and with a stop of its own.
 
     Attributes:
@@ -58,12 +58,12 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=settings.keep_alive_seconds,
-            )
+            ),
+            connections,
+            tls=None if tls is None else tls.context,
         )
         self._tls = tls
         if tls is not None:
-            self.config.load()
-            self.config.ssl = tls.context
             metrics.watch_certificate(tls)
         self.metrics_server: MetricsServer | None = None
         self._settings = settings

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from service.cli import connections
-from service.cli.connections import Connections
+from service.cli.connections import BoundedServer, Connections
 from service.metrics import Metrics
 from service.settings import LimitsSettings
 from tests.fakes import HANG_LIMIT_S as HANG_S
@@ -37,6 +38,7 @@ class Behind:
         self.shared = Connections(LimitsSettings.model_validate(limits), self.metrics)
         self.state = ServerState()
         self.address = ("", 0)
+        self.server: BoundedServer | None = None
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application."""
@@ -51,12 +53,12 @@ class Behind:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def open(self) -> AbstractAsyncContextManager[Opened]:
-        """A connection."""
+    def open(self, *, tls: ssl.SSLContext | None = None) -> AbstractAsyncContextManager[Opened]:
+        """A connection; without ``tls``, to a server that wants it, one that does not begin its handshake."""
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Opened]:
-            reader, writer = await asyncio.open_connection(*self.address)
+            reader, writer = await asyncio.open_connection(*self.address, ssl=tls)
             try:
                 yield reader, writer
             finally:
@@ -75,24 +77,37 @@ Start = Callable[..., Awaitable[Behind]]
 @pytest.fixture
 async def serve() -> AsyncIterator[Start]:
     """Starts servers with limits, and stops them."""
+    async with servers() as start:
+        yield start
+
+
+@asynccontextmanager
+async def servers() -> AsyncIterator[Start]:
+    """What `serve` gives."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(**limits: object) -> Behind:
+        async def start(*, tls: ssl.SSLContext | None = None, **limits: object) -> Behind:
             behind = Behind(**limits)
             config = uvicorn.Config(
-                behind.app, http=behind.shared.protocol(), ws="none", interface="asgi3", log_config=None
+                behind.app,
+                http=behind.shared.protocol(),
+                ws="none",
+                interface="asgi3",
+                lifespan="off",
+                log_config=None,
             )
+            server = BoundedServer(config, behind.shared, tls=tls)
+            server.server_state = behind.state
             config.load()
-            server = await asyncio.get_running_loop().create_server(
-                lambda: config.http_protocol_class(  # type: ignore[call-arg]
-                    config=config, server_state=behind.state, app_state={}
-                ),
-                "127.0.0.1",
-                0,
-            )
-            stack.callback(server.close)
+            server.lifespan = config.lifespan_class(config)
+            listener = socket.create_server(("127.0.0.1", 0))
+            await server.startup([listener])
+            stack.callback(listener.close)
+            stack.push_async_callback(server.servers[0].wait_closed)
+            stack.callback(server.servers[0].close)
             stack.callback(behind.gate.set)
-            behind.address = server.sockets[0].getsockname()
+            behind.server = server
+            behind.address = listener.getsockname()
             return behind
 
         yield start
@@ -131,6 +146,8 @@ async def test_a_head_that_trickles_in_is_cut_off(serve: Start) -> None:
 
     async def trickle(writer: asyncio.StreamWriter) -> None:
         for byte in b"GET /small HTTP/1.1\r\nHost: a\r\nX-Slow: " + b"z" * 10_000:
+            if behind.cuts("slow_head"):  # a byte behind the end would have the answer thrown away
+                return
             writer.write(bytes([byte]))
             await asyncio.sleep(0.01)
 
