@@ -25,6 +25,7 @@ from model.runtime.entities import EntityFinder, EntityOptions
 from model.runtime.offset_units import OffsetUnit, places_in
 from model.runtime.threads import give_way
 from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer
+from model.runtime.windows import Window
 from service.batching import BatchingLimits, BatchStats, DynamicBatcher
 from service.errors import (
     EmptyInputError,
@@ -141,8 +142,9 @@ class TaggedText:
 
     Attributes:
         entities: in order; without overlap, unless tokens were asked for (strategy ``none``).
-        windows: how many runs of the model the text took; 0 = it holds no words.
-        tokens: of the whole text, special tokens included.
+        windows: in which the text was read, equal ones in one run; 0 = it holds nothing that the model reads.
+        tokens: read of the text, special tokens included; of a word that takes several windows, those of the
+            first.
     """
 
     entities: list[Entity]
@@ -753,13 +755,18 @@ class EntityTagger(_Served):
             return []
 
         def read(_: int, chunk: Sequence[str]) -> list[Document]:
-            return read_documents(chunk, self._model.tokenizer, max_tokens=self._max_tokens)
+            return read_documents(
+                chunk,
+                self._model.tokenizer,
+                max_tokens=self._max_tokens,
+                # The other strategies look at every token of a word.
+                words_only=options.strategy == "viterbi",
+            )
 
         with self._model.request():
             documents = await self._model.tokenize(texts, param=param, read=read)
             windows = [document.windows for document in documents]
-            rows = [_Row(window.input_ids, "logits") for of_text in windows for window in of_text]
-            logits = iter(await self._model.run(rows))
+            logits = iter(await self._run_once_each([window for of_text in windows for window in of_text]))
             outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
             def decode(
@@ -775,6 +782,19 @@ class EntityTagger(_Served):
             )
         self._model.note(texts=len(texts), truncated=0)
         return tagged
+
+    async def _run_once_each(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        """Run windows, equal ones once: one character a million times over has a thousand of them."""
+        places: dict[bytes, int] = {}
+        rows: list[_Row] = []
+        of_windows: list[int] = []
+        for window in windows:
+            place = places.setdefault(window.input_ids.tobytes(), len(rows))
+            if place == len(rows):
+                rows.append(_Row(window.input_ids, "logits"))
+            of_windows.append(place)
+        logits = await self._model.run(rows)
+        return [logits[place] for place in of_windows]
 
     def _check_labels(self, labels: frozenset[str] | None) -> None:
         unknown = sorted((labels or frozenset()) - set(self.labels))

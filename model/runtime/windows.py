@@ -36,7 +36,12 @@ class Window:
 
 
 def plan_windows(
-    text: str, tokenized: TokenizedText, *, max_tokens: int, overlap: int | None = None
+    text: str,
+    tokenized: TokenizedText,
+    *,
+    max_tokens: int,
+    overlap: int | None = None,
+    words_only: bool = False,
 ) -> list[Window]:
     """Cut a text into windows, one if it fits.
 
@@ -49,6 +54,9 @@ def plan_windows(
         max_tokens: in a window, special tokens included.
         overlap: tokens of text shared by neighbours, at most a quarter of a window's room; by default that
             quarter or 64, whichever is less.
+        words_only: leave out windows in which no word begins. A word's first token decides for it
+            (``tagging``), so nobody asks what such a window gives: a "word" of a million letters has one
+            window, not hundreds. Where nothing was read, `stitch` leaves zeros.
 
     Raises:
         ValueError: no room for text, or ``overlap`` out of range.
@@ -74,7 +82,8 @@ def plan_windows(
         if stop < last:
             least = start + room // 2 + 1
             stop = _latest(sentence_starts, least, stop) or _latest(word_starts, least, stop) or stop
-        windows.append(_window(tokenized, start, stop, first, last))
+        if not words_only or _earliest(word_starts, start, stop) is not None:
+            windows.append(_window(tokenized, start, stop, first, last))
         if stop == last:
             return windows
         earliest = stop - shared
@@ -91,7 +100,7 @@ def stitch(windows: Sequence[Window], outputs: Sequence[NDArray[np.float32]]) ->
         outputs: [n_i, L] each, without padding.
 
     Returns:
-        [S, L] for the whole text. Special tokens have the first window's values.
+        [S, L] for the whole text. Special tokens have the first window's values, tokens in no window zeros.
     """
     count = 1 + max(int(window.positions.max(initial=0)) for window in windows)
     stitched = np.zeros((count, outputs[0].shape[-1]), dtype=np.float32)

@@ -453,11 +453,50 @@ async def test_tagging_does_not_depend_on_company(tagger: EntityTagger) -> None:
             )
 
 
+@pytest.mark.parametrize(
+    ("text", "most_rows"),
+    [
+        ("a" * 900, 1),  # one word: its first token decides for it
+        ("a1b2" * 225, 1),
+        ("a" + "\u0301" * 900, 1),
+        ("哈" * 900, 3),  # a word each; the same window again and again
+        ("." * 900, 3),
+        ("hello cat " * 200, 4),
+    ],
+)
+async def test_a_text_of_one_thing_takes_few_runs(
+    ner_bundle: Bundle, budget: ComputeBudget, text: str, most_rows: int
+) -> None:
+    """However long: a megabyte of one letter was hundreds of windows, and a minute of everybody's time."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.model = tokenizers.models.WordPiece(
+        tokenizer.get_vocab(), unk_token="[UNK]", max_input_chars_per_word=10_000
+    )
+    engine = FakeEngine(size=7)
+    async with EntityTagger(ner_bundle.manifest, Tokenizer(tokenizer), engine, budget=budget) as tagger:
+        (once,) = await tagger.tag([text])
+        rows = sum(shape[0] for shape in engine.shapes)
+        assert rows <= most_rows
+        several = await tagger.tag([text] * 4)
+    assert several == [once] * 4
+    assert sum(shape[0] for shape in engine.shapes) == 2 * rows
+    assert once.windows >= rows
+
+
+async def test_equal_windows_give_each_text_its_own_entities(tagger: EntityTagger) -> None:
+    """What is run once is told at every place where it stands."""
+    text = "Tim Cook works in Paris. " * 60
+    (tagged,) = await tagger.tag([text])
+    assert [found.text for found in tagged.entities] == ["Tim Cook", "Paris"] * 60
+    assert [found.start for found in tagged.entities[::2]] == list(range(0, 25 * 60, 25))
+
+
 async def test_windows_of_many_requests_share_batches(ner_bundle: Bundle, budget: ComputeBudget) -> None:
     """One caller's document runs together with those of others."""
     tokenizer = Tokenizer.from_bundle(ner_bundle)
     engine = FakeEngine(size=7)
-    texts = ["hello world. " * 80, "hello cat. " * 80, "Tim Cook. " * 80]
+    # Numbered, since equal windows of one request are run once.
+    texts = ["".join(f"{words} {n}. " for n in range(80)) for words in ("hello world", "hello cat", "Tim")]
     wanted = [len(document.windows) for document in read_documents(texts, tokenizer, max_tokens=64)]
     assert min(wanted) > 2
     async with EntityTagger(ner_bundle.manifest, tokenizer, engine, budget=budget) as tagger:
