@@ -250,8 +250,13 @@ class _Opener:
             model = await self.services.models.load(path, kind)
         except BundleError as error:
             self._failed(what, f"bundle {name} is refused, check {error}", ModelFailedError)
+            self.metrics.model_failed(path.name)
         except (ModelLoadedError, ValueError) as error:
             self._failed(what, f"CONCHE_{setting.upper()}: {error}", ModelFailedError)
+            if not isinstance(
+                error, ModelLoadedError
+            ):  # else one of that name serves, and shows its own state
+                self.metrics.model_failed(path.name)
         else:
             return model.model_id
         return None

@@ -163,6 +163,9 @@ class Metrics:
             "Connections open, those to a port for metrics only not counted.",
             registry=self.registry,
         )
+        self._connections_limit = Gauge(
+            "conche_connections_limit", "Connections that may be open.", registry=self.registry
+        )
         self._cuts = Counter(
             "conche_connections_cut_total",
             "Connections refused or closed for what came before a request, or did not come.",
@@ -254,9 +257,10 @@ class Metrics:
         """Show how many API keys are in force."""
         self._keys_in_force.set_function(lambda: len(keys))
 
-    def watch_connections(self, connections: Sized) -> None:
-        """Show how many connections are open."""
+    def watch_connections(self, connections: Sized, *, limit: int) -> None:
+        """Show how many connections are open, of ``limit``."""
         self._connections.set_function(lambda: len(connections))
+        self._connections_limit.set(limit)
 
     def watch_certificate(self, certificate: WatchedCertificate) -> None:
         """Show when the certificate in force expires; without TLS there is no such series."""
@@ -288,6 +292,10 @@ class Metrics:
             }
         )
         return ModelMetrics(self._families, manifest.name)
+
+    def model_failed(self, name: str) -> None:
+        """Show that a model which was to be loaded takes no work; its series are there from the start."""
+        self._families.healthy.labels(name).set(0)
 
     def forget_model(self, name: str) -> None:
         """Show the state of a model no more, and let go of it; what it did stays counted."""

@@ -174,6 +174,8 @@ def share_of_requests(selector: str) -> str:
 
 
 QUERIES = per_second("conche_faq_queries_total")
+# -1 where there is no certificate: a panel without data could as well be a metric that was renamed.
+UNTIL_EXPIRY = "conche_tls_certificate_expiry_timestamp_seconds - time() or conche_connections * 0 - 1"
 YES_NO = {"1": ("yes", GREEN), "0": ("no", RED)}
 UP_TO_A_SECOND: Steps = ((None, GREEN), (0.5, YELLOW), (1, RED))
 
@@ -192,8 +194,8 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Does each model take work?",
-                "No: its worker ended or hangs, /readyz is red and requests for it fail at once. The log "
-                "says why; a restart loads it anew.",
+                "No: its bundle was refused, or its worker ended or hangs. /readyz is red and requests for "
+                "it fail at once; the log says why.",
                 [(f"conche_model_healthy{{{MODEL}}}", "{{model}}")],
                 width=8,
                 kind="stat",
@@ -433,6 +435,54 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Connections and keys",
+        (
+            Panel(
+                "How many connections are open, of those that may be?",
+                "TLS handshakes counted. Near the limit: raise `CONCHE_LIMITS__MAX_CONNECTIONS` and the "
+                "limit of open files, or find out who opens them; `_MAX_CONNECTIONS_PER_ADDRESS` bounds one "
+                "address.",
+                [
+                    ("conche_connections", "{{instance}} open"),
+                    ("conche_connections_limit", "{{instance}} limit"),
+                ],
+                dashed=[".* limit"],
+            ),
+            Panel(
+                "Which connections are refused or cut, and why?",
+                "Per second. `too_many`: the limit is reached. `slow_...`: clients or lines too slow for the "
+                "times allowed, or an attack. `failed_handshake`: no TLS, or none that both sides speak.",
+                [(rate("conche_connections_cut_total", "reason", ""), "{{reason}}")],
+                unit="cps",
+            ),
+            Panel(
+                "How long is the TLS certificate valid?",
+                "Of the one in force; a new file is taken within ten seconds. Red: renewing it has failed.",
+                [
+                    (
+                        UNTIL_EXPIRY,
+                        "{{instance}}",
+                    )
+                ],
+                unit="s",
+                width=4,
+                kind="stat",
+                thresholds=((None, RED), (2 * 86400, YELLOW), (14 * 86400, GREEN)),
+                mappings={"-1": ("no TLS", GREEN)},
+            ),
+            Panel(
+                "How often was a change of the key file unusable?",
+                "In the time shown; the keys before it stay in force, removed ones too. The log says what is "
+                "wrong with the file.",
+                [("increase(conche_api_keys_reload_failures_total[$__range])", "{{instance}}")],
+                width=4,
+                kind="stat",
+                thresholds=((None, GREEN), (1, RED)),
+                decimals=0,
+            ),
+        ),
+    ),
+    (
         "Process",
         (
             Panel(
@@ -541,7 +591,7 @@ def dashboard(
                     "current": {"text": "Prometheus", "value": "prometheus"},
                 },
                 _variable("route", "Route", routes),
-                _variable("model", "Model", "label_values(conche_model_info, model)"),
+                _variable("model", "Model", "label_values(conche_model_healthy, model)"),
             ]
         },
         "panels": list(panels(rows)),

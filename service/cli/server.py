@@ -45,7 +45,7 @@ class Server(BoundedServer):
     def __init__(self, settings: Settings, app: FastAPI, *, tls: TlsFiles | None = None) -> None:
         metrics: Metrics = app.state.metrics
         connections = Connections(settings.limits, metrics)
-        metrics.watch_connections(connections)
+        metrics.watch_connections(connections, limit=settings.limits.max_connections)
         super().__init__(
             uvicorn.Config(
                 app,

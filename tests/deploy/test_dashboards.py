@@ -53,6 +53,10 @@ def expressions(path: Path) -> Iterator[str]:
             yield variable["query"]["query"].removeprefix("label_values(").rpartition(",")[0]
 
 
+class _Certificate:
+    expires_at = 1.0
+
+
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Label names of every sample that a service with one model exposes."""
@@ -65,6 +69,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         on_no_route=[],
     )
     metrics.observe_model(bundle.manifest)
+    metrics.watch_certificate(_Certificate())
     samples: dict[str, set[str]] = {"up": set()}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):
         for sample in family.samples:

@@ -72,6 +72,9 @@ async def test_red_with_the_reason_when_a_bundle_was_refused(tmp_path: Path) -> 
         assert (answer.status_code, answer.json()["code"]) == (503, "no_model")
         assert "encoder.safetensors" in answer.json()["error"]
         assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
+        metrics = (await client.get("/metrics")).text
+        assert 'conche_model_healthy{model="tiny-ner"} 0.0\n' in metrics  # or no alert could see it
+        assert 'conche_model_healthy{model="tiny-embedding"} 1.0\n' in metrics
 
 
 async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
