@@ -85,9 +85,10 @@ UV_COMPILE = $(DEV_VENV)/bin/uv pip compile --quiet --universal --python-version
 lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1: newest versions)
 	$(UV_COMPILE) requirements/build.in -o requirements/build.txt
 	$(UV_COMPILE) pyproject.toml -o requirements/serve.txt
-	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --group dev -c requirements/serve.txt \
+	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --extra openvino --group dev -c requirements/serve.txt \
 		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
 	$(UV_COMPILE) pyproject.toml --extra milvus -c requirements/dev.txt -o requirements/milvus.txt
+	$(UV_COMPILE) requirements/openvino.in --no-deps -c requirements/dev.txt -o requirements/openvino.txt
 
 .PHONY: env-example
 env-example: setup-test ## write .env.example anew from the settings class

@@ -19,11 +19,13 @@ HEAD = """\
 #GRAFANA_PORT=3000
 
 # The base image that the service's image is built on, the tag it gets, the revision written into its labels,
-# and what is installed into it: `serve`, or `milvus` for CONCHE_FAQ_STORE=milvus.
+# and what is installed into it: `serve`, or `milvus` for CONCHE_FAQ_STORE=milvus; and, on x86-64, whether
+# OpenVINO is (1) or not (0).
 #PYTHON_IMAGE=python:3.11-slim
 #IMAGE_TAG=local
 #REVISION=unknown
 #REQUIREMENTS=serve
+#OPENVINO=1
 
 # The service. Host, port, models folder and data folder are the image's own; FAQ files and further bundles go
 # into the volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from model.runtime.bundle import BundleError
+from model.runtime.engine_choice import EngineChooser, EngineUnavailableError, EngineWishes
 from model.runtime.threads import thread_count
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.batching import BatchingLimits
@@ -163,8 +164,8 @@ async def open_services(
         faq_folder: where the FAQ store lies; None = in the data folder.
 
     Raises:
-        StartupError: a bundle, the FAQ store or the FAQ file cannot be used and ``on_bundle_error`` says to
-            stop; or there is no bundle at all.
+        StartupError: the engine that is set is not there; a bundle, the FAQ store or the FAQ file cannot be
+            used and ``on_bundle_error`` says to stop; or there is no bundle at all.
     """
     async with AsyncExitStack() as stack:
         threads = thread_count() if settings.threads == "auto" else settings.threads
@@ -178,7 +179,7 @@ async def open_services(
         models = LoadedModels(
             budget=budget,
             limits=_batching_limits(settings),
-            threads=threads,
+            engines=await asyncio.to_thread(_engines, settings, threads),
             observers=metrics,
         )
         services = Services(threads, models)
@@ -196,6 +197,17 @@ async def open_services(
             yield services
         finally:
             await _close_models(services, settings.shutdown_grace_seconds)
+
+
+def _engines(settings: Settings, threads: int) -> EngineChooser:
+    wishes = EngineWishes(settings.engine, settings.precision, settings.providers())
+    try:
+        return EngineChooser(wishes, threads=threads, folder=settings.data_path() / "engines")
+    except EngineUnavailableError as error:
+        raise StartupError(
+            f"CONCHE_ENGINE={settings.engine}, CONCHE_PRECISION={settings.precision}, "
+            f"CONCHE_ONNXRUNTIME_PROVIDERS={settings.onnxruntime_providers}: {error}"
+        ) from error
 
 
 def _read_cl100k(path: str) -> Cl100kVocabulary:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from model.runtime.bundle import Bundle, BundleError, Manifest, discover
-from model.runtime.engine import Engine, OnnxRuntimeEngine
-from model.runtime.golden import check_golden
+from model.runtime.engine import Engine
+from model.runtime.engine_choice import EngineChoice, EngineChooser
 from model.runtime.tokenization import Tokenizer
 from service.batching import BatchingLimits
 from service.errors import ConflictError, UnknownModelError
@@ -56,12 +56,14 @@ class LoadedModel:
     Attributes:
         model: the embedder or tagger.
         engine: what it runs on.
+        choice: why that one.
         memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top.
         loaded_at: ISO 8601, UTC.
     """
 
     model: ServedModel
     engine: Engine
+    choice: EngineChoice
     memory_bytes: int
     loaded_at: str
 
@@ -72,7 +74,7 @@ class LoadedModels:
     Args:
         budget: the threads that compute; outlives the models.
         limits: of each model's queue.
-        threads: of one model run.
+        engines: opens what a bundle runs on.
         observers: makes what is told of a model's work.
     """
 
@@ -81,12 +83,12 @@ class LoadedModels:
         *,
         budget: ComputeBudget,
         limits: BatchingLimits,
-        threads: int,
+        engines: EngineChooser,
         observers: Observers,
     ) -> None:
         self._budget = budget
         self._limits = limits
-        self._threads = threads
+        self._engines = engines
         self._observers = observers
         self._loaded: dict[str, LoadedModel] = {}
         self._changing = asyncio.Lock()
@@ -117,7 +119,7 @@ class LoadedModels:
         """
         async with self._changing:
             before = resident_bytes()
-            bundle, tokenizer, engine = await asyncio.to_thread(_read, path, self._threads)
+            bundle, tokenizer, engine, choice = await asyncio.to_thread(_read, path, self._engines)
             name = bundle.manifest.name
             try:
                 served = _kind_of(bundle.manifest, kind)
@@ -135,7 +137,7 @@ class LoadedModels:
                 raise
             model.start()
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._loaded[name] = LoadedModel(model, engine, max(0, resident_bytes() - before), now)
+            self._loaded[name] = LoadedModel(model, engine, choice, max(0, resident_bytes() - before), now)
             return model
 
     async def unload(self, name: str, *, within_s: float) -> None:
@@ -183,20 +185,15 @@ def _kind_of(
     return kind
 
 
-def _read(path: Path, threads: int) -> tuple[Bundle, Tokenizer, Engine]:
+def _read(path: Path, engines: EngineChooser) -> tuple[Bundle, Tokenizer, Engine, EngineChoice]:
     """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""
     if not path.exists():
         there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
         raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
     bundle = Bundle.load(path)
     tokenizer = Tokenizer.from_bundle(bundle)
-    engine = OnnxRuntimeEngine(bundle, threads=threads)
-    try:
-        check_golden(bundle, tokenizer, engine)
-    except BundleError:
-        engine.close()
-        raise
-    return bundle, tokenizer, engine
+    engine, choice = engines.open(bundle, tokenizer)
+    return bundle, tokenizer, engine, choice
 
 
 def resident_bytes() -> int:

@@ -416,6 +416,22 @@ class LivenessBody(BaseModel):
     status: Literal["alive"] = "alive"
 
 
+class EngineBody(BaseModel):
+    """What runs a bundle, and why."""
+
+    name: str = Field(description="With its version.")
+    precision: str = Field(description="What it computes in.")
+    choice: Literal["set", "measured", "remembered"] = Field(
+        description="It is the only one asked for, or was the fastest, at this start or at an earlier one."
+    )
+    milliseconds: dict[str, float] = Field(
+        description="What was measured: one short text and a batch of eight, geometric mean; by candidate."
+    )
+    refused: dict[str, str] = Field(
+        description="Candidates that failed one of the bundle's checks, and which one."
+    )
+
+
 class ModelBody(BaseModel):
     """One loaded bundle."""
 
@@ -433,6 +449,7 @@ class ModelBody(BaseModel):
     source: str
     revision: str | None
     quality: dict[str, JsonValue]
+    engine: EngineBody
 
 
 class FaqBody(BaseModel):

@@ -283,6 +283,22 @@ class Settings(BaseSettings):
         default="auto",
         description="Threads of one model run; `auto` follows affinity and the cgroup's CPU quota.",
     )
+    engine: Literal["auto", "onnxruntime", "openvino"] = Field(
+        default="auto",
+        description="What runs the models. `auto` takes the fastest installed one that passes the bundle's "
+        "checks, as measured once (kept in the data folder); OpenVINO is the extra `openvino`.",
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="What models compute in. `auto` takes bfloat16 where the processor has it, it is faster, "
+        "and the bundle's golden texts keep their entities and a cosine of at least 0.999.",
+    )
+    onnxruntime_providers: str = Field(
+        default="CPUExecutionProvider",
+        min_length=1,
+        description="What ONNX Runtime computes on: its execution providers, separated by commas, the first "
+        "that can being taken. Others than the CPU's need another build of it and are untested.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged."
     )
@@ -329,6 +345,14 @@ class Settings(BaseSettings):
         if threads != "auto" and not 1 <= threads <= 1024:
             raise ValueError("must be auto or from 1 to 1024")
         return threads
+
+    @field_validator("onnxruntime_providers")
+    @classmethod
+    def _lists_providers(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        if not all(name.endswith("ExecutionProvider") for name in names) or len(set(names)) < len(names):
+            raise ValueError("must be different names as CUDAExecutionProvider, separated by commas")
+        return value
 
     @field_validator("metrics_port")
     @classmethod
@@ -397,6 +421,10 @@ class Settings(BaseSettings):
         """What ``embedding_bundle`` or ``ner_bundle`` lists, in order; nothing for `none`."""
         value: str = getattr(self, setting)
         return [] if value == OFF else [name.strip() for name in value.split(",")]
+
+    def providers(self) -> tuple[str, ...]:
+        """What ``onnxruntime_providers`` lists, in order."""
+        return tuple(name.strip() for name in self.onnxruntime_providers.split(","))
 
     def bundle_path(self, name: str) -> Path:
         """The folder of bundle ``name``: a path as it stands, a name inside the models folder."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime.engine import TokenBatch
+from model.runtime.engine import Precision, TokenBatch
 
 HANG_LIMIT_S = 20.0  # only stops a test that hangs; no test waits for it to pass
 
@@ -86,6 +86,7 @@ class FakeEngine:
 
     name: str = "fake"
     threads: int = 1
+    precision: Precision = "float32"
     size: int = 8
     asked: list[tuple[str, ...]] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
@@ -116,7 +117,7 @@ class FakeEngine:
             "embeddings_mean": (hidden * mask).sum(axis=1) / mask.sum(axis=1),
         }
         for key in list(pooled):
-            norm = np.linalg.norm(pooled[key], axis=1, keepdims=True)
+            norm = np.maximum(np.linalg.norm(pooled[key], axis=1, keepdims=True), np.finfo(np.float32).tiny)
             pooled[f"{key}_normalized"] = pooled[key] / norm
         computed = {"logits": hidden, "last_hidden_state": hidden, **pooled}
         return {output: computed[output].astype(np.float32) for output in outputs}

@@ -1,21 +1,28 @@
-"""Runs a bundle's graph: padded int64 arrays in, float32 arrays out."""
+"""Runs a bundle's graph: padded int64 arrays in, float32 arrays out.
+
+The interface of engines, and ONNX Runtime behind it: the reference, which is there on every machine. OpenVINO
+is in ``openvino_engine``; ``engine_choice`` says which of the two runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.runtime.bundle import Bundle, BundleError, reading
+from model.runtime.bundle import Bundle, BundleError, Manifest, reading
+from model.runtime.processor import Processor
 from model.runtime.threads import give_way
+
+Loaded = TypeVar("Loaded")
 
 GRAPH_NAME = "graph.onnx"
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -31,7 +38,14 @@ OUTPUT_NAMES = {
 }
 PER_TOKEN_OUTPUTS = frozenset({"last_hidden_state", "logits"})
 """Those with a row for each token; of the others each text has one."""
-_WEIGHTS_SUFFIX = ".safetensors"
+WEIGHTS_SUFFIX = ".safetensors"
+
+Precision = Literal["float32", "bfloat16"]
+"""What the network is computed in; what an engine takes and gives is the same either way."""
+
+CPU_PROVIDER: Final = "CPUExecutionProvider"
+# A promise of float32 is one of float32 products: CUDA would round their factors to 10 bits (TF32).
+_PROVIDER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def precision(self) -> Precision:
+        """What it multiplies in."""
+        ...
+
+    @property
     def threads(self) -> int:
         """Compute threads in use."""
         ...
@@ -88,15 +107,80 @@ class Engine(Protocol):
         ...
 
 
-class OnnxRuntimeEngine:
-    """ONNX Runtime on CPU."""
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """What a batch has to be, whichever engine runs it: their answer to another is a crash or a wrong vector.
 
-    def __init__(self, bundle: Bundle, *, threads: int) -> None:
+    Attributes:
+        max_tokens: of a row.
+        vocab_size: ids are below it.
+        outputs: that the graph has.
+    """
+
+    max_tokens: int
+    vocab_size: int
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> BatchRules:
+        """Those of a bundle."""
+        return cls(manifest.max_tokens, manifest.architecture.vocab_size, OUTPUT_NAMES[manifest.task])
+
+    def check(self, batch: TokenBatch, outputs: Sequence[str]) -> None:
+        """Refuse what the graph would misread.
+
+        Raises:
+            ValueError: arrays that are not [B, S] int64 alike, more than ``max_tokens``, ids outside the
+                vocabulary, a mask that is not 0 and 1 or hides a whole row, or an unknown output.
+        """
+        shape = batch.input_ids.shape
+        for name in INPUT_NAMES:
+            array: NDArray[np.int64] = getattr(batch, name)
+            if array.dtype != np.int64 or array.ndim != 2 or array.shape != shape or array.size == 0:
+                raise ValueError(
+                    f"{name} is {array.dtype} {list(array.shape)}, not int64 [B, S] = {list(shape)}"
+                )
+        if shape[1] > self.max_tokens:
+            raise ValueError(f"{shape[1]} tokens in a row, the model reads {self.max_tokens}")
+        low, high = int(batch.input_ids.min()), int(batch.input_ids.max())
+        if low < 0 or high >= self.vocab_size:
+            raise ValueError(f"token ids {low} to {high} leave the vocabulary of {self.vocab_size}")
+        if not np.isin(batch.attention_mask, (0, 1)).all():
+            raise ValueError("attention_mask holds values other than 0 and 1")
+        if not batch.attention_mask.any(axis=1).all():
+            raise ValueError("attention_mask hides every token of a row")
+        unknown = [name for name in outputs if name not in self.outputs]
+        if unknown or not outputs:
+            raise ValueError(
+                f"outputs {unknown or 'none'} asked for; the graph has {', '.join(self.outputs)}"
+            )
+
+
+def load_gently(load: Callable[[], Loaded]) -> Loaded:
+    """Call ``load`` in a thread that gives way: those that it starts are as nice as the one it runs in."""
+    with ThreadPoolExecutor(1, thread_name_prefix="conche-load", initializer=give_way) as loader:
+        return loader.submit(load).result()
+
+
+class OnnxRuntimeEngine:
+    """ONNX Runtime, on CPU unless other providers are asked for."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        threads: int,
+        precision: Precision = "float32",
+        providers: Sequence[str] = (CPU_PROVIDER,),
+    ) -> None:
         """Load the graph and its weights.
 
         Args:
             bundle: a checked bundle.
             threads: compute threads, the calling one included; see ``threads.thread_count``.
+            precision: bfloat16 only where ``multiplies_bfloat16`` says so.
+            providers: ONNX Runtime's names for what computes, the first that can being taken for each
+                operator. Others than the CPU's have not been tried.
 
         Raises:
             BundleError: the graph cannot be loaded, or has not the inputs and outputs of its task.
@@ -104,14 +188,13 @@ class OnnxRuntimeEngine:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.threads = threads
-        self.name = f"onnxruntime {ort.__version__}"
-        self._max_tokens = bundle.manifest.max_tokens
-        self._vocab_size = bundle.manifest.architecture.vocab_size
-        self._outputs = OUTPUT_NAMES[bundle.manifest.task]
-        # The session's threads are as nice as the one that makes it.
-        with ThreadPoolExecutor(1, thread_name_prefix="conche-load", initializer=give_way) as loader:
-            loading = loader.submit(_load_session, bundle, threads)
-        self._session: ort.InferenceSession | None = loading.result()
+        self.precision: Precision = precision
+        on = "" if tuple(providers) == (CPU_PROVIDER,) else f" on {', '.join(providers)}"
+        self.name = f"onnxruntime {ort.__version__}{on}"
+        self._rules = BatchRules.of(bundle.manifest)
+        self._session: ort.InferenceSession | None = load_gently(
+            lambda: _load_session(bundle, threads, precision, providers)
+        )
         _check_signature(self._session, bundle)
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -120,13 +203,12 @@ class OnnxRuntimeEngine:
         The interpreter lock is free meanwhile. Whether values are finite is for the caller to check.
 
         Raises:
-            ValueError: arrays that are not [B, S] int64 alike, more than the bundle's ``max_tokens``, ids
-                outside the vocabulary, a mask that is not 0 and 1 or hides a whole row, or an unknown output.
+            ValueError: see ``BatchRules``.
             RuntimeError: the engine is closed.
         """
         if self._session is None:
             raise RuntimeError("the engine is closed")
-        self._check(batch, outputs)
+        self._rules.check(batch, outputs)
         feeds = {name: getattr(batch, name) for name in INPUT_NAMES}
         arrays = self._session.run(list(outputs), feeds)
         return dict(zip(outputs, arrays, strict=True))
@@ -135,31 +217,19 @@ class OnnxRuntimeEngine:
         """Free the session and its memory. Closing twice is fine."""
         self._session = None
 
-    def _check(self, batch: TokenBatch, outputs: Sequence[str]) -> None:
-        shape = batch.input_ids.shape
-        for name in INPUT_NAMES:
-            array: NDArray[np.int64] = getattr(batch, name)
-            if array.dtype != np.int64 or array.ndim != 2 or array.shape != shape or array.size == 0:
-                raise ValueError(
-                    f"{name} is {array.dtype} {list(array.shape)}, not int64 [B, S] = {list(shape)}"
-                )
-        if shape[1] > self._max_tokens:
-            raise ValueError(f"{shape[1]} tokens in a row, the model reads {self._max_tokens}")
-        low, high = int(batch.input_ids.min()), int(batch.input_ids.max())
-        if low < 0 or high >= self._vocab_size:
-            raise ValueError(f"token ids {low} to {high} leave the vocabulary of {self._vocab_size}")
-        if not np.isin(batch.attention_mask, (0, 1)).all():
-            raise ValueError("attention_mask holds values other than 0 and 1")
-        if not batch.attention_mask.any(axis=1).all():
-            raise ValueError("attention_mask hides every token of a row")
-        unknown = [name for name in outputs if name not in self._outputs]
-        if unknown or not outputs:
-            raise ValueError(
-                f"outputs {unknown or 'none'} asked for; the graph has {', '.join(self._outputs)}"
-            )
+
+def multiplies_bfloat16(processor: Processor) -> bool:
+    """Whether ONNX Runtime can multiply in bfloat16 there: on 64-bit Arm under Linux, with that extension.
+
+    Its x86 build has no such products for float32 graphs. Not tried here, for want of such a machine; what
+    comes out passes ``golden.check_alike`` or is not served.
+    """
+    return processor.system == "Linux" and processor.machine == "aarch64" and "bf16" in processor.features
 
 
-def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
+def _load_session(
+    bundle: Bundle, threads: int, precision: Precision, providers: Sequence[str]
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -171,12 +241,16 @@ def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
     # "dequantise, multiply" for a request to quantise the activations as well: errors near 0.1 that change
     # with the batch. With this, the dequantisation is folded into a float32 weight once, at load.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
+    # Said in either case, so that a changed default cannot change vectors. Only builds for Arm read it.
+    options.add_session_config_entry(
+        "mlas.enable_gemm_fastmath_arm64_bfloat16", "1" if precision == "bfloat16" else "0"
+    )
     # Patterns are kept per input shape; with any batch and any length they would only pile up.
     options.enable_mem_pattern = False
     options.log_severity_level = 3  # errors; they are raised as well
     # By memory, not by path: ONNX Runtime refuses external data behind links, and bundles may share a table.
     # It copies what it needs while loading, so the maps are free to go afterwards.
-    names = sorted(name for name in bundle.manifest.files if name.endswith(_WEIGHTS_SUFFIX))
+    names = weight_files(bundle)
     weights = []
     for name in names:
         with reading("graph", f"{bundle.path.name}/{name}"):
@@ -190,11 +264,18 @@ def _load_session(bundle: Bundle, threads: int) -> ort.InferenceSession:
     with reading("graph", f"{bundle.path.name}/{GRAPH_NAME}"):
         graph = bundle.file(GRAPH_NAME).read_bytes()
     try:
-        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(
+            graph, options, providers=[(name, dict(_PROVIDER_OPTIONS.get(name, {}))) for name in providers]
+        )
     except Exception as error:  # its exception types derive from Exception alone, one by one
         raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME}: {error}") from error
-    _return_freed_memory()
+    return_freed_memory()
     return session
+
+
+def weight_files(bundle: Bundle) -> list[str]:
+    """Names of the files that the graph's external data lies in."""
+    return sorted(name for name in bundle.manifest.files if name.endswith(WEIGHTS_SUFFIX))
 
 
 @functools.cache
@@ -206,17 +287,37 @@ def _prepare_environment() -> None:
     ort.create_and_register_allocator(memory, None)
 
 
-def _return_freed_memory() -> None:
+def return_freed_memory() -> None:
     """Hand back what loading a graph allocated and freed again: over 100 MB that glibc would keep."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_signature(session: ort.InferenceSession, bundle: Bundle) -> None:
-    inputs = {node.name: node.type for node in session.get_inputs()}
-    outputs = {node.name: node.type for node in session.get_outputs()}
-    expected_inputs = dict.fromkeys(INPUT_NAMES, "tensor(int64)")
-    expected_outputs = dict.fromkeys(OUTPUT_NAMES[bundle.manifest.task], "tensor(float)")
+    check_signature(
+        bundle,
+        inputs={node.name: node.type for node in session.get_inputs()},
+        outputs={node.name: node.type for node in session.get_outputs()},
+        types=("tensor(int64)", "tensor(float)"),
+    )
+
+
+def check_signature(
+    bundle: Bundle, *, inputs: dict[str, str], outputs: dict[str, str], types: tuple[str, str]
+) -> None:
+    """Hold a loaded graph's inputs and outputs, types by name, to those of the bundle's task.
+
+    Args:
+        bundle: whose graph it is.
+        inputs: what it takes.
+        outputs: what it gives.
+        types: the engine's names of int64, which inputs are, and float32, which outputs are.
+
+    Raises:
+        BundleError: they differ.
+    """
+    expected_inputs = dict.fromkeys(INPUT_NAMES, types[0])
+    expected_outputs = dict.fromkeys(OUTPUT_NAMES[bundle.manifest.task], types[1])
     if inputs != expected_inputs or outputs != expected_outputs:
         raise BundleError(
             "graph",

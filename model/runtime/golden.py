@@ -5,17 +5,25 @@ They catch what digests cannot: a tokenizer or engine of another version that an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.runtime.bundle import Bundle, BundleError, reading
-from model.runtime.engine import OUTPUT_NAMES, Engine, pad_batch
-from model.runtime.tokenization import Tokenizer
+from model.runtime.crf import LinearChainCrf
+from model.runtime.decoding import SequenceDecoder
+from model.runtime.engine import OUTPUT_NAMES, PER_TOKEN_OUTPUTS, Engine, pad_batch
+from model.runtime.label_schemes import LabelScheme
+from model.runtime.tagging import find_entities
+from model.runtime.tokenization import TokenizedText, Tokenizer
 
 GOLDEN_NAME = "golden.json"
+LEAST_COSINE: Final = 0.999
+"""Of each golden text's output in bfloat16 with the one in ``golden.json``."""
 
 
 class Golden(BaseModel):
@@ -46,29 +54,110 @@ class GoldenReport:
     max_difference: float
 
 
+@dataclass(frozen=True, slots=True)
+class LikenessReport:
+    """Outcome of a check that passed; ``least_cosine`` is the smallest, over all texts and outputs."""
+
+    texts: int
+    outputs: tuple[str, ...]
+    least_cosine: float
+
+
 def check_golden(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> GoldenReport:
     """Tokenise and run the golden texts, as one padded batch and one by one, and compare.
 
     Raises:
         BundleError: check "golden" (the file itself), "golden-tokens" or "golden-outputs", naming the text.
     """
-    golden = _read(bundle)
-    rows = []
-    for index, tokenized in enumerate(tokenizer.tokenize(golden.texts)):
-        if tokenized.input_ids.tolist() != golden.input_ids[index]:
-            raise BundleError("golden-tokens", f"{bundle.path.name}: text {index} gives other token ids")
-        rows.append(tokenized.input_ids)
-    names = sorted(golden.outputs)
-    for name in names:
-        _check_width(bundle, golden, name)
+    golden, tokenized = _tokenise(bundle, tokenizer)
     largest = 0.0
-    everything = list(range(len(rows)))
+    for name, index, actual in _answers(golden, tokenized, tokenizer.pad_token_id, engine):
+        largest = max(largest, _compare(bundle, golden, name, index, actual))
+    return GoldenReport(len(tokenized), tuple(sorted(golden.outputs)), golden.tolerance, largest)
+
+
+def check_alike(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> LikenessReport:
+    """Hold an engine that computes less exactly than float32 to what its answers are for.
+
+    The golden texts are run as by ``check_golden``. Each text's output has a cosine of at least
+    ``LEAST_COSINE`` with the golden one, and a tagger finds the same entities.
+
+    Raises:
+        BundleError: as ``check_golden``.
+    """
+    golden, tokenized = _tokenise(bundle, tokenizer)
+    least = 1.0
+    decoder = _decoder(bundle) if bundle.manifest.task == "token-classification" else None
+    for name, index, actual in _answers(golden, tokenized, tokenizer.pad_token_id, engine):
+        expected = np.array(golden.outputs[name][index], dtype=np.float64)
+        where = f"{bundle.path.name}: {name} of text {index}"
+        if actual.shape != expected.shape:
+            raise BundleError("golden-outputs", f"{where} has shape {actual.shape}, not {expected.shape}")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            product = np.vdot(actual.astype(np.float64), expected)
+            cosine = float(product / (np.linalg.norm(expected) * np.linalg.norm(actual)))
+        if not cosine >= LEAST_COSINE:  # written so that what is no number fails, too
+            raise BundleError("golden-outputs", f"{where} has cosine {cosine:.5f}, under {LEAST_COSINE}")
+        least = min(least, cosine)
+        if decoder is not None:
+            text, own = golden.texts[index], tokenized[index]
+            if _entities(text, own, actual, decoder) != _entities(text, own, expected, decoder):
+                raise BundleError("golden-outputs", f"{where} gives other entities")
+    return LikenessReport(len(tokenized), tuple(sorted(golden.outputs)), least)
+
+
+def prove(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> None:
+    """Check an engine as strictly as its precision allows: ``check_golden`` or ``check_alike``.
+
+    Raises:
+        BundleError: it does not pass.
+    """
+    if engine.precision == "float32":
+        check_golden(bundle, tokenizer, engine)
+    else:
+        check_alike(bundle, tokenizer, engine)
+
+
+def _tokenise(bundle: Bundle, tokenizer: Tokenizer) -> tuple[Golden, list[TokenizedText]]:
+    golden = _read(bundle)
+    tokenized = tokenizer.tokenize(golden.texts)
+    for index, text in enumerate(tokenized):
+        if text.input_ids.tolist() != golden.input_ids[index]:
+            raise BundleError("golden-tokens", f"{bundle.path.name}: text {index} gives other token ids")
+    for name in golden.outputs:
+        _check_width(bundle, golden, name)
+    return golden, tokenized
+
+
+def _answers(
+    golden: Golden, tokenized: list[TokenizedText], pad_token_id: int, engine: Engine
+) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
+    """(output, text, what the engine gives) of each text, in one padded batch and then alone."""
+    names = sorted(golden.outputs)
+    everything = list(range(len(tokenized)))
     for indices in (everything, *([index] for index in everything)):
-        arrays = engine.run(pad_batch([rows[index] for index in indices], tokenizer.pad_token_id), names)
+        arrays = engine.run(pad_batch([tokenized[index].input_ids for index in indices], pad_token_id), names)
         for name in names:
             for place, index in enumerate(indices):
-                largest = max(largest, _compare(bundle, golden, name, index, arrays[name][place]))
-    return GoldenReport(len(rows), tuple(names), golden.tolerance, largest)
+                # The rest of a padded row means nothing.
+                own = slice(len(tokenized[index].input_ids)) if name in PER_TOKEN_OUTPUTS else slice(None)
+                yield name, index, arrays[name][place][own]
+
+
+def _decoder(bundle: Bundle) -> SequenceDecoder:
+    manifest = bundle.manifest
+    try:
+        scheme = LabelScheme.from_labels(manifest.labels, manifest.label_scheme)
+        return SequenceDecoder(scheme, LinearChainCrf.from_bundle(bundle))
+    except ValueError as error:
+        raise BundleError("golden", f"{bundle.path.name}: {error}") from error
+
+
+def _entities(
+    text: str, tokenized: TokenizedText, logits: NDArray[np.floating], decoder: SequenceDecoder
+) -> list[tuple[int, int, str]]:
+    found = find_entities(text, tokenized.offsets, tokenized.word_ids, logits.astype(np.float32), decoder)
+    return [(entity.start, entity.end, entity.label) for entity in found]
 
 
 def _read(bundle: Bundle) -> Golden:
@@ -114,8 +203,6 @@ def _compare(bundle: Bundle, golden: Golden, name: str, index: int, actual: NDAr
         BundleError: it exceeds the tolerance, is not a number, or the shapes differ.
     """
     expected = np.array(golden.outputs[name][index], dtype=np.float64)
-    if expected.ndim == 2:
-        actual = actual[: len(golden.input_ids[index])]  # the rest of a padded row means nothing
     where = f"{bundle.path.name}: {name} of text {index}"
     if actual.shape != expected.shape:
         raise BundleError("golden-outputs", f"{where} has shape {actual.shape}, not {expected.shape}")

@@ -5,13 +5,13 @@ from importlib import metadata
 
 from fastapi import APIRouter
 
-from model.runtime.bundle import Manifest
 from service.dependencies import ServicesDep, SettingsDep
 from service.errors import ServiceError, UnavailableError
 from service.faq.catalogue import FaqCatalogue
 from service.lifespan import Services
+from service.loaded_models import LoadedModel
 from service.routes.both_methods import get_and_head
-from service.schemas import FaqBody, InfoResponse, ModelBody
+from service.schemas import EngineBody, FaqBody, InfoResponse, ModelBody
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
             unavailable["/search"] = reason
     limits: dict[str, int | float] = settings.limits.model_dump()
     manifest = None if services.embedder is None else services.embedder.manifest
+    by_name = {one.model.model_id: one for one in services.models}
     return InfoResponse(
         models=[loaded.model.model_id for loaded in services.models],
         model_id=None if manifest is None else manifest.name,
@@ -40,8 +41,8 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
         max_client_batch_size=settings.limits.max_inputs,
         auto_truncate=settings.truncate,
         version=metadata.version("conche"),
-        embedding=None if services.embedder is None else _model(services.embedder.manifest),
-        ner=None if services.tagger is None else _model(services.tagger.manifest),
+        embedding=None if services.embedder is None else _model(by_name[services.embedder.model_id]),
+        ner=None if services.tagger is None else _model(by_name[services.tagger.model_id]),
         faq=faq,
         unavailable=unavailable,
         limits=limits | settings.batching.model_dump(),
@@ -64,7 +65,8 @@ async def _faq(catalogue: FaqCatalogue, services: Services) -> tuple[FaqBody, st
     return body.model_copy(update=counts), None
 
 
-def _model(manifest: Manifest) -> ModelBody:
+def _model(loaded: LoadedModel) -> ModelBody:
+    manifest, choice = loaded.model.manifest, loaded.choice
     return ModelBody(
         id=manifest.name,
         task=manifest.task,
@@ -80,4 +82,11 @@ def _model(manifest: Manifest) -> ModelBody:
         source=manifest.source.name,
         revision=manifest.source.revision,
         quality=manifest.quality,
+        engine=EngineBody(
+            name=loaded.engine.name,
+            precision=loaded.engine.precision,
+            choice=choice.how,
+            milliseconds=dict(choice.milliseconds),
+            refused=dict(choice.refused),
+        ),
     )

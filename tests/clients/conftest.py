@@ -26,6 +26,7 @@ def serve(data: Path, **variables: str) -> tuple[subprocess.Popen[str], str]:
     environment |= {
         "CONCHE_MODELS_DIR": str(REPOSITORY / "models"),
         "CONCHE_DATA_DIR": str(data),
+        "CONCHE_ENGINE": "onnxruntime",
         "CONCHE_FAQ_STORE": "none",
         "CONCHE_PORT": "0",
         "PYTHONIOENCODING": "utf-8",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("build", "serve", "milvus", "dev")
+LOCKS = ("build", "serve", "milvus", "openvino", "dev")
 
 
 def pins(name: str) -> dict[str, set[str]]:
@@ -57,7 +57,7 @@ def test_torch_is_in_its_own_file_only() -> None:
 def test_development_runs_what_serving_runs() -> None:
     """Tests that pass with other versions than those served prove little."""
     dev = pins("dev")
-    for name in ("serve", "milvus"):
+    for name in ("serve", "milvus", "openvino"):
         served = pins(name)
         assert {package: versions for package, versions in served.items() if dev[package] != versions} == {}
     assert pins("serve").items() <= pins("milvus").items()
@@ -72,5 +72,8 @@ def test_locks_cover_pyproject() -> None:
     assert serving - pins("serve").keys() == set()
     extra = {normalised(line) for line in project["project"]["optional-dependencies"]["milvus"]}
     assert extra <= pins("milvus").keys()
+    assert pins("openvino").keys() == {
+        normalised(line) for line in project["project"]["optional-dependencies"]["openvino"]
+    }
     assert development - pins("dev").keys() == {"torch"}
     assert {normalised(line) for line in project["build-system"]["requires"]} <= pins("build").keys()

@@ -40,6 +40,7 @@ def tiny_settings(folder: Path, **changes: object) -> Settings:
         "faq_file": str(folder / "faq.jsonl"),
         "data_dir": folder / "data" / uuid.uuid4().hex,
         "threads": 1,
+        "engine": "onnxruntime",  # a measurement would choose now this one, now that
         "admin": True,
     }
     return Settings.model_validate(values | changes)

@@ -86,8 +86,8 @@ async def test_closing_takes_no_longer_than_the_grace(
 ) -> None:
     """An orchestrator kills what is still there when its own patience ends."""
     engine = FakeEngine(size=32)
-    monkeypatch.setattr("service.loaded_models.OnnxRuntimeEngine", lambda *_, **__: engine)
-    monkeypatch.setattr("service.loaded_models.check_golden", lambda *_: None)
+    monkeypatch.setattr("model.runtime.engine_choice.open_engine", lambda *_, **__: engine)
+    monkeypatch.setattr("model.runtime.engine_choice.prove", lambda *_: None)
     settings = tiny_settings(models_folder, faq_store="none", shutdown_grace_seconds=0)
     async with asyncio.timeout(HANG_LIMIT_S):  # less than the batcher's own patience
         async with open_services(settings, Metrics()) as services:
@@ -218,3 +218,14 @@ async def test_a_milvus_that_is_not_there_stops_the_start_or_one_route(tmp_path:
         assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
         answer = await client.post("/search", json={"query": "hello"})
         assert (answer.status_code, "CONCHE_MILVUS_URI" in answer.text) == (503, True)
+
+
+async def test_an_engine_that_is_not_there_stops_the_start(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with CONCHE_ON_BUNDLE_ERROR=serve: no bundle is at fault, and nothing could be served."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    settings = tiny_settings(models_folder, engine="openvino", on_bundle_error="serve")
+    with pytest.raises(StartupError, match=r"CONCHE_ENGINE=openvino.*pip install 'conche\[openvino\]'"):
+        async with open_services(settings, Metrics()):
+            pass

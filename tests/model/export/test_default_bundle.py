@@ -1,6 +1,7 @@
 """The embedding model in the repository is whole, small enough, proven and sensible."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from model.export.quality import BundleEmbedder
 from model.export.writer import read_bundle_weights
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine
-from model.runtime.golden import check_golden
+from model.runtime.engine import pad_batch
+from model.runtime.engine_choice import Candidate, EngineWishes, candidates, open_engine
+from model.runtime.golden import LEAST_COSINE, check_golden, prove
 from model.runtime.tokenization import Tokenizer
 
 PATH = Path(__file__).parents[3] / "models" / "multilingual-e5-small-zh-en"
@@ -30,13 +32,31 @@ def embedder(bundle: Bundle) -> Iterator[BundleEmbedder]:
         yield loaded
 
 
-def test_it_passes_the_checks_of_the_service(bundle: Bundle) -> None:
-    """Digests, token ids and vectors, on this machine."""
-    engine = OnnxRuntimeEngine(bundle, threads=1)
-    report = check_golden(bundle, Tokenizer.from_bundle(bundle), engine)
-    engine.close()
+@pytest.mark.parametrize("candidate", candidates(EngineWishes(precision="float32")), ids=str)
+def test_it_passes_the_checks_of_the_service(bundle: Bundle, candidate: Candidate) -> None:
+    """Digests, token ids and vectors, on this machine, in each engine."""
+    with closing(open_engine(bundle, candidate, threads=1)) as engine:
+        report = check_golden(bundle, Tokenizer.from_bundle(bundle), engine)
     assert report.texts == 16
     assert report.max_difference < 1e-5
+
+
+@pytest.mark.parametrize("candidate", candidates(EngineWishes()), ids=str)
+def test_no_vector_depends_on_its_batch_in_any_engine(bundle: Bundle, candidate: Candidate) -> None:
+    """Alone, and padded among others of any length: equal to float32's rounding, or alike in bfloat16."""
+    rng = np.random.default_rng(4)
+    lengths = (3, 5, 17, 64, 130, 16, 1, 33)
+    rows = [rng.integers(5, bundle.manifest.architecture.vocab_size, length) for length in lengths]
+    output = "embeddings_mean_normalized"
+    tokenizer = Tokenizer.from_bundle(bundle)
+    with closing(open_engine(bundle, candidate, threads=2)) as engine:
+        prove(bundle, tokenizer, engine)
+        together = engine.run(pad_batch(rows, tokenizer.pad_token_id), [output])[output]
+        alone = [engine.run(pad_batch([row], tokenizer.pad_token_id), [output])[output][0] for row in rows]
+    if candidate.precision == "float32":
+        np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    else:
+        assert min(np.vdot(one, other) for one, other in zip(together, alone, strict=True)) >= LEAST_COSINE
 
 
 def test_it_is_what_its_manifest_promises(bundle: Bundle) -> None:

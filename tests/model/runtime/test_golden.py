@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
-from model.runtime.golden import GoldenReport, check_golden
+from model.runtime.engine import Engine, OnnxRuntimeEngine, Precision, TokenBatch
+from model.runtime.golden import GoldenReport, check_alike, check_golden, prove
 from model.runtime.tokenization import Tokenizer
 from tests.bundles import refresh_manifest, write_tiny_embedding_bundle, write_tiny_ner_bundle
 
@@ -177,3 +177,69 @@ def test_labels_that_the_graph_does_not_have_are_refused(tmp_path: Path) -> None
     with pytest.raises(BundleError, match="the manifest promises") as caught:
         check(folder)
     assert caught.value.check == "golden-outputs"
+
+
+def in_bfloat16(_: TokenBatch, array: NDArray[np.float32]) -> None:
+    """Round to bfloat16's eight bits, to the nearest."""
+    bits = array.view(np.uint32)
+    array[...] = ((bits + 0x8000) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def in_two_bits(_: TokenBatch, array: NDArray[np.float32]) -> None:
+    """Too coarse to be the same vector."""
+    array[...] = np.round(array * 4) / 4
+
+
+def inexact(folder: Path, spoil: Callable[[TokenBatch, NDArray[np.float32]], None]) -> tuple[Bundle, Engine]:
+    """A bundle, and an engine that says it computes in bfloat16."""
+    bundle = Bundle.load(folder)
+    engine = FaultyEngine(bundle, spoil)
+    engine.precision: Precision = "bfloat16"
+    return bundle, engine
+
+
+@pytest.mark.parametrize("write", [write_tiny_embedding_bundle, write_tiny_ner_bundle])
+def test_bfloat16_is_alike_and_not_equal(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    """Rounding of that size misses the tolerance of float32, and is what the other check allows."""
+    bundle, engine = inexact(write(tmp_path / "tiny"), in_bfloat16)
+    tokenizer = Tokenizer.from_bundle(bundle)
+    assert 0.9999 < check_alike(bundle, tokenizer, engine).least_cosine < 1
+    prove(bundle, tokenizer, engine)
+    with pytest.raises(BundleError, match="is off by"):
+        check_golden(bundle, tokenizer, engine)
+
+
+@pytest.mark.parametrize("spoil", [in_two_bits, only_batches, only_single, not_a_number])
+def test_what_is_not_alike_is_refused(
+    folder: Path,
+    spoil: Callable[[TokenBatch, NDArray[np.float32]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a batch, alone, or for not being a number; small faults by a cosine that only equals have."""
+    if spoil in {only_batches, only_single}:
+        monkeypatch.setattr("model.runtime.golden.LEAST_COSINE", 0.99999)
+    bundle, engine = inexact(folder, spoil)
+    with pytest.raises(BundleError, match="has cosine") as caught:
+        prove(bundle, Tokenizer.from_bundle(bundle), engine)
+    assert caught.value.check == "golden-outputs"
+
+
+def test_float32_is_never_held_to_less_than_its_tolerance(folder: Path) -> None:
+    """Whichever engine it is."""
+    bundle = Bundle.load(folder)
+    with pytest.raises(BundleError, match="is off by"):
+        prove(bundle, Tokenizer.from_bundle(bundle), FaultyEngine(bundle, in_bfloat16))
+
+
+def test_other_entities_are_refused_however_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One label of a long text hardly moves a cosine; these texts are short, so the cosine is let go."""
+    monkeypatch.setattr("model.runtime.golden.LEAST_COSINE", 0.5)
+
+    def nobody(_: TokenBatch, array: NDArray[np.float32]) -> None:
+        """The second token of each text gets a little more of another label than of its own."""
+        array[:, 1, 5] = array[:, 1].max(axis=-1) + 0.1
+        array[:, 1, :5] /= 2
+
+    bundle, engine = inexact(write_tiny_ner_bundle(tmp_path / "tiny"), nobody)
+    with pytest.raises(BundleError, match="gives other entities"):
+        check_alike(bundle, Tokenizer.from_bundle(bundle), engine)

@@ -23,6 +23,7 @@ def _tiny_bundles(models_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("CONCHE_MODELS_DIR", str(models_folder))
     monkeypatch.setenv("CONCHE_EMBEDDING_BUNDLE", "tiny-embedding")
     monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("CONCHE_ENGINE", "onnxruntime")
     monkeypatch.chdir(tmp_path)
 
 

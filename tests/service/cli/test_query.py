@@ -25,6 +25,7 @@ def _tiny_bundles(models_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CONCHE_NER_BUNDLE", "tiny-ner")
     monkeypatch.setenv("CONCHE_FAQ_FILE", str(models_folder / "faq.jsonl"))
     monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("CONCHE_ENGINE", "onnxruntime")
 
 
 def _run(*arguments: str, stdin: str | bytes | None = None) -> Result:

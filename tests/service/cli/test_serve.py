@@ -30,6 +30,7 @@ def _start(
         "CONCHE_NER_BUNDLE": "tiny-ner",
         "CONCHE_FAQ_FILE": str(models_folder / "faq.jsonl"),
         "CONCHE_DATA_DIR": str(models_folder / "data" / uuid.uuid4().hex),
+        "CONCHE_ENGINE": "onnxruntime",
         "CONCHE_PORT": "0",
         "PYTHONIOENCODING": "utf-8",
     }

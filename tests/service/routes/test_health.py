@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from model.runtime.engine_choice import EngineChooser, EngineWishes
 from service.batching import BatchingLimits
 from service.inference import ComputeBudget
 from service.lifespan import Services, open_services
@@ -83,7 +84,12 @@ async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
     @asynccontextmanager
     async def nothing(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
         del settings
-        models = LoadedModels(budget=ComputeBudget(), limits=BatchingLimits(), threads=1, observers=metrics)
+        models = LoadedModels(
+            budget=ComputeBudget(),
+            limits=BatchingLimits(),
+            engines=EngineChooser(EngineWishes("onnxruntime"), threads=1),
+            observers=metrics,
+        )
         yield Services(threads=1, models=models)
 
     async with running(tiny_settings(models_folder), services=nothing) as client:

@@ -18,6 +18,13 @@ async def test_models_limits_and_absences_are_told(tmp_path: Path) -> None:
     assert info["embedding"]["prompts"] == {"query": "query: ", "passage": "passage: "}
     assert info["embedding"]["default_prompt_name"] == "query"
     assert (info["embedding"]["max_tokens"], info["embedding"]["dimensions"]) == (64, 32)
+    assert info["embedding"]["engine"].pop("name").startswith("onnxruntime ")
+    assert info["embedding"]["engine"] == {
+        "precision": "float32",
+        "choice": "set",
+        "milliseconds": {},
+        "refused": {},
+    }
     assert info["ner"] is None
     assert "CONCHE_NER_BUNDLE" in info["unavailable"]["/ner"]
     source = str(tmp_path / "faq.jsonl")
@@ -55,3 +62,15 @@ async def test_what_is_known_is_told_while_the_faq_store_does_not_answer(
         assert {**info, "faq": None, "unavailable": {}} == {**before, "faq": None, "unavailable": {}}
         monkeypatch.undo()
         assert (await client.get("/info")).json() == before
+
+
+async def test_a_measured_engine_is_told_and_remembered(tmp_path: Path) -> None:
+    """Who wonders about the speed sees what was measured, and that a restart does not measure again."""
+    settings = tiny_settings(write_bundles(tmp_path), ner_bundle="none", engine="auto", precision="float32")
+    async with running(settings) as client:
+        first = (await client.get("/info")).json()["embedding"]["engine"]
+    async with running(settings) as client:
+        second = (await client.get("/info")).json()["embedding"]["engine"]
+    assert first["choice"] == "measured"
+    assert first["milliseconds"].keys() == {"onnxruntime float32", "openvino float32"}
+    assert second == first | {"choice": "remembered"}

@@ -1,0 +1,359 @@
+"""Which engine runs a bundle, and in which precision: as set, or the fastest here that passes the checks.
+
+What is measured is kept in a file, so that only the first start with a bundle, a processor and these versions
+measures. A choice that was kept is proved by the golden texts like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+import onnxruntime as ort
+
+from model.runtime.bundle import Bundle, BundleError, Manifest
+from model.runtime.engine import (
+    CPU_PROVIDER,
+    Engine,
+    OnnxRuntimeEngine,
+    Precision,
+    TokenBatch,
+    load_gently,
+    multiplies_bfloat16,
+    pad_batch,
+    return_freed_memory,
+)
+from model.runtime.golden import prove
+from model.runtime.processor import Processor, read_processor
+from model.runtime.tokenization import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+EngineName = Literal["onnxruntime", "openvino"]
+How = Literal["set", "measured", "remembered"]
+
+OPENVINO_EXTRA: Final = "pip install 'conche[openvino]'"
+# To be raised with any change of what is measured or how it decides: older files are then passed over.
+_PROCEDURE: Final = 1
+# [B, S] of the batches that are measured: one short text, and company.
+_SHAPES: Final = ((1, 16), (8, 32))
+_SECONDS: Final = 0.8
+_LEAST_ROUNDS: Final = 2
+_MOST_ROUNDS: Final = 12
+# Another engine than the first has to be quicker by this much: less is noise, and next time another choice.
+_WORTH_A_CHANGE: Final = 0.95
+
+
+class EngineUnavailableError(Exception):
+    """What was asked for by name is not there; the message says what to install or set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An engine and what it computes in."""
+
+    engine: EngineName
+    precision: Precision
+
+    def __str__(self) -> str:
+        """For logs, ``/info`` and the file of choices."""
+        return f"{self.engine} {self.precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWishes:
+    """What the operator asks for.
+
+    Attributes:
+        engine: one by name, or ``auto``.
+        precision: the same.
+        providers: of ONNX Runtime; others than the CPU's leave no choice of engine or precision.
+    """
+
+    engine: Literal["auto"] | EngineName = "auto"
+    precision: Literal["auto"] | Precision = "auto"
+    providers: tuple[str, ...] = (CPU_PROVIDER,)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """What runs a bundle, and why.
+
+    Attributes:
+        candidate: what was chosen.
+        how: it was the only one asked for, was measured just now, or by an earlier start.
+        milliseconds: geometric mean of the measured batches' least times, by candidate; none if ``set``.
+        refused: candidates that failed one of the bundle's checks, and which one.
+    """
+
+    candidate: Candidate
+    how: How
+    milliseconds: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def candidates(wishes: EngineWishes, processor: Processor | None = None) -> tuple[Candidate, ...]:
+    """What this machine has of what is wished for, at least one; the reference first, if it is among them.
+
+    Args:
+        wishes: of the operator.
+        processor: None = this machine's.
+
+    Raises:
+        EngineUnavailableError: nothing, or not what is asked for by name.
+    """
+    processor = processor or read_processor()
+    if missing := sorted(set(wishes.providers) - set(ort.get_available_providers())):
+        raise EngineUnavailableError(
+            f"this build of ONNX Runtime has no {', '.join(missing)}; it has "
+            f"{', '.join(ort.get_available_providers())}"
+        )
+    if wishes.providers != (CPU_PROVIDER,):
+        if wishes.engine == "openvino" or wishes.precision == "bfloat16":
+            raise EngineUnavailableError(
+                f"providers {', '.join(wishes.providers)} are ONNX Runtime's, and run in float32; set engine "
+                "and precision accordingly, or to auto"
+            )
+        return (Candidate("onnxruntime", "float32"),)
+    found = [
+        candidate
+        for engine in _engines(wishes.engine)
+        for candidate in _precisions(engine, processor)
+        if wishes.precision in {"auto", candidate.precision}
+    ]
+    if not found:
+        names = " and ".join(_engines(wishes.engine))
+        raise EngineUnavailableError(
+            f"{names} cannot compute in {wishes.precision} on this processor ({processor.name}, "
+            f"{processor.machine})"
+        )
+    return tuple(found)
+
+
+def _engines(wish: Literal["auto"] | EngineName) -> tuple[EngineName, ...]:
+    installed = importlib.util.find_spec("openvino") is not None
+    if wish == "openvino" and not installed:
+        raise EngineUnavailableError(f"OpenVINO is not installed; it is an extra: {OPENVINO_EXTRA}")
+    if wish == "auto":
+        return ("onnxruntime", "openvino") if installed else ("onnxruntime",)
+    return (wish,)
+
+
+def _precisions(engine: EngineName, processor: Processor) -> list[Candidate]:
+    if engine == "openvino":
+        # Here and not at the top: it takes 25 MB, and need not be installed.
+        from model.runtime import openvino_engine  # noqa: PLC0415
+
+        bfloat16 = openvino_engine.multiplies_bfloat16()
+    else:
+        bfloat16 = multiplies_bfloat16(processor)
+    precisions: Sequence[Precision] = get_args(Precision) if bfloat16 else ("float32",)
+    return [Candidate(engine, precision) for precision in precisions]
+
+
+def open_engine(
+    bundle: Bundle, candidate: Candidate, *, threads: int, providers: Sequence[str] = (CPU_PROVIDER,)
+) -> Engine:
+    """Load a bundle's graph into an engine that is there; unproved.
+
+    Raises:
+        BundleError: the graph cannot be loaded.
+    """
+    if candidate.engine == "openvino":
+        from model.runtime.openvino_engine import OpenVinoEngine  # noqa: PLC0415 - see above
+
+        return OpenVinoEngine(bundle, threads=threads, precision=candidate.precision)
+    return OnnxRuntimeEngine(bundle, threads=threads, precision=candidate.precision, providers=providers)
+
+
+class EngineChooser:
+    """Opens engines for bundles.
+
+    Args:
+        wishes: of the operator.
+        threads: of each engine.
+        folder: where choices are kept; made when something is. None = nowhere.
+
+    Raises:
+        EngineUnavailableError: see ``candidates``.
+    """
+
+    def __init__(self, wishes: EngineWishes, *, threads: int, folder: Path | None = None) -> None:
+        self._processor = read_processor()
+        self._candidates = candidates(wishes, self._processor)
+        self._wishes = wishes
+        self._threads = threads
+        self._folder = folder
+
+    def open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
+        """The engine that runs ``bundle`` from now on, warm, and proved by its golden texts.
+
+        Raises:
+            BundleError: no candidate passes; of several, what the first one failed.
+        """
+        return load_gently(lambda: self._open(bundle, tokenizer))
+
+    def _open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
+        name = bundle.manifest.name
+        if len(self._candidates) == 1:
+            choice = EngineChoice(self._candidates[0], "set")
+            return self._proved(bundle, tokenizer, choice.candidate), choice
+        if (remembered := self._recall(bundle)) is not None:
+            try:
+                engine = self._proved(bundle, tokenizer, remembered.candidate)
+            except BundleError as error:
+                logger.warning("%s: %s, chosen before, is refused now: %s", name, remembered.candidate, error)
+            else:
+                logger.info("%s runs on %s, measured before", name, remembered.candidate)
+                return engine, remembered
+        engine, choice = self._measure(bundle, tokenizer)
+        self._keep(bundle, choice)
+        measured = ", ".join(f"{one} {ms:.1f} ms" for one, ms in choice.milliseconds.items())
+        logger.info("%s runs on %s; measured: %s", name, choice.candidate, measured)
+        return engine, choice
+
+    def _proved(self, bundle: Bundle, tokenizer: Tokenizer, candidate: Candidate) -> Engine:
+        engine = open_engine(bundle, candidate, threads=self._threads, providers=self._wishes.providers)
+        try:
+            prove(bundle, tokenizer, engine)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _measure(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
+        engines: dict[Candidate, Engine] = {}
+        errors: dict[Candidate, BundleError] = {}
+        try:
+            for candidate in self._candidates:
+                try:
+                    engines[candidate] = self._proved(bundle, tokenizer, candidate)
+                except BundleError as error:
+                    errors[candidate] = error
+                    logger.warning("%s does not run on %s: %s", bundle.manifest.name, candidate, error)
+            if not engines:
+                raise next(iter(errors.values()))
+            times = measure(engines, bundle.manifest, tokenizer.pad_token_id)
+            chosen = fastest(times)
+            engine = engines.pop(chosen)
+        finally:
+            for other in engines.values():
+                other.close()
+            engines.clear()
+            return_freed_memory()
+        return engine, EngineChoice(
+            chosen,
+            "measured",
+            {str(candidate): round(1e3 * seconds, 3) for candidate, seconds in times.items()},
+            {str(candidate): error.check for candidate, error in errors.items()},
+        )
+
+    def _path(self, bundle: Bundle) -> Path | None:
+        return None if self._folder is None else self._folder / f"{bundle.digest}.json"
+
+    def _circumstances(self) -> dict[str, Any]:
+        """What a choice depends on, beside the bundle."""
+        versions = {"onnxruntime": ort.__version__}
+        if any(candidate.engine == "openvino" for candidate in self._candidates):
+            from model.runtime import openvino_engine  # noqa: PLC0415 - see above
+
+            versions["openvino"] = openvino_engine.version()
+        features = " ".join(sorted(self._processor.features))
+        return {
+            "procedure": _PROCEDURE,
+            "processor": self._processor.name,
+            "features": hashlib.sha256(features.encode()).hexdigest(),
+            "threads": self._threads,
+            "versions": versions,
+            "candidates": [str(candidate) for candidate in self._candidates],
+        }
+
+    def _recall(self, bundle: Bundle) -> EngineChoice | None:
+        """The choice kept for these circumstances; a file that cannot be read can be made again."""
+        path = self._path(bundle)
+        if path is None:
+            return None
+        try:
+            record: Any = json.loads(path.read_bytes())
+            if record["circumstances"] != self._circumstances():
+                return None
+            candidate = Candidate(**record["chosen"])
+            milliseconds = {str(key): float(value) for key, value in record["milliseconds"].items()}
+            refused = {str(key): str(value) for key, value in record["refused"].items()}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("engine choice %s cannot be read and is made anew: %s", path, error)
+            return None
+        if candidate not in self._candidates:
+            return None
+        return EngineChoice(candidate, "remembered", milliseconds, refused)
+
+    def _keep(self, bundle: Bundle, choice: EngineChoice) -> None:
+        """Write the choice, whole or not at all. A folder that takes none is no error."""
+        path = self._path(bundle)
+        if path is None:
+            return
+        record = {
+            "circumstances": self._circumstances(),
+            "chosen": asdict(choice.candidate),
+            "milliseconds": dict(choice.milliseconds),
+            "refused": dict(choice.refused),
+        }
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            logger.warning("engine choice %s cannot be kept and is made anew next time: %s", path, error)
+
+
+def measure(
+    engines: Mapping[Candidate, Engine], manifest: Manifest, pad_token_id: int
+) -> dict[Candidate, float]:
+    """Seconds that each engine takes: geometric mean over the batches of the least of several runs.
+
+    The engines take turns, so that what else runs here slows all of them; the least, because others can only
+    make a run longer. Takes ``_SECONDS`` or so.
+    """
+    output = "logits" if manifest.task == "token-classification" else "embeddings_mean"
+    batches = [_batch(manifest, shape, pad_token_id) for shape in _SHAPES]
+    least = dict.fromkeys(engines, np.full(len(batches), np.inf))
+    ends_at = time.perf_counter() + _SECONDS
+    for done in range(_MOST_ROUNDS):
+        if done >= _LEAST_ROUNDS and time.perf_counter() >= ends_at:
+            break
+        for candidate, engine in engines.items():
+            seconds = np.empty(len(batches))
+            for index, batch in enumerate(batches):
+                began = time.perf_counter()
+                engine.run(batch, [output])
+                seconds[index] = time.perf_counter() - began
+            least[candidate] = np.minimum(least[candidate], seconds)
+    return {candidate: float(np.exp(np.log(times).mean())) for candidate, times in least.items()}
+
+
+def _batch(manifest: Manifest, shape: tuple[int, int], pad_token_id: int) -> TokenBatch:
+    """Rows of any tokens: which they are makes no difference to the time."""
+    rows, length = shape[0], min(shape[1], manifest.max_tokens)
+    ids = np.arange(rows * length, dtype=np.int64).reshape(rows, length) % manifest.architecture.vocab_size
+    return pad_batch(list(ids), pad_token_id)
+
+
+def fastest(times: Mapping[Candidate, float]) -> Candidate:
+    """The candidate to take: the first, unless another is quicker by more than noise."""
+    chosen, *others = times
+    for other in others:
+        if times[other] < times[chosen] * _WORTH_A_CHANGE:
+            chosen = other
+    return chosen

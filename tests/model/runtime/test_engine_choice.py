@@ -1,0 +1,276 @@
+"""The fastest engine that passes the checks runs and is remembered; what is asked for by name is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.runtime import engine_choice, openvino_engine
+from model.runtime.bundle import Bundle, BundleError
+from model.runtime.engine import CPU_PROVIDER, Engine, OnnxRuntimeEngine
+from model.runtime.engine_choice import (
+    Candidate,
+    EngineChoice,
+    EngineChooser,
+    EngineUnavailableError,
+    EngineWishes,
+    candidates,
+    fastest,
+    measure,
+)
+from model.runtime.openvino_engine import OpenVinoEngine
+from model.runtime.processor import Processor
+from model.runtime.tokenization import Tokenizer
+from tests.bundles import write_tiny_embedding_bundle
+from tests.fakes import FakeEngine
+
+ORT = Candidate("onnxruntime", "float32")
+OPENVINO = Candidate("openvino", "float32")
+OPENVINO_BF16 = Candidate("openvino", "bfloat16")
+IN_FLOAT32 = EngineWishes(precision="float32")
+PLAIN = Processor("some", "Linux", "x86_64", frozenset({"avx2"}))
+ARM = Processor("some", "Linux", "aarch64", frozenset({"bf16"}))
+
+
+@pytest.fixture
+def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the extra is not installed."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "openvino" else object())
+
+
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Say whether OpenVINO finds bfloat16 in the processor."""
+    return lambda has: monkeypatch.setattr(openvino_engine, "multiplies_bfloat16", lambda: has)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    """The tiny embedding bundle."""
+    return Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny"))
+
+
+@pytest.mark.parametrize(
+    ("wishes", "has", "expected"),
+    [
+        (EngineWishes(), False, (ORT, OPENVINO)),
+        (EngineWishes(), True, (ORT, OPENVINO, OPENVINO_BF16)),
+        (EngineWishes("openvino"), True, (OPENVINO, OPENVINO_BF16)),
+        (EngineWishes(precision="bfloat16"), True, (OPENVINO_BF16,)),
+        (EngineWishes("onnxruntime"), True, (ORT,)),
+        (EngineWishes(precision="float32"), True, (ORT, OPENVINO)),
+    ],
+)
+def test_candidates_are_what_is_wished_for_and_there(
+    bfloat16: Callable[[bool], None], wishes: EngineWishes, has: bool, expected: tuple[Candidate, ...]
+) -> None:
+    """The reference comes first: it is the one to keep when nothing is gained."""
+    bfloat16(has)
+    assert candidates(wishes, PLAIN) == expected
+
+
+def test_onnx_runtimes_bfloat16_is_arms(bfloat16: Callable[[bool], None]) -> None:
+    """There OpenVINO may have none."""
+    bfloat16(False)
+    wishes = EngineWishes(precision="bfloat16")
+    assert candidates(wishes, ARM) == (Candidate("onnxruntime", "bfloat16"),)
+
+
+@pytest.mark.usefixtures("without_openvino")
+def test_openvino_is_an_extra() -> None:
+    """Asked for by name its absence is told, with what to do; else there is the reference."""
+    assert candidates(EngineWishes(), PLAIN) == (ORT,)
+    with pytest.raises(EngineUnavailableError, match=r"pip install 'conche\[openvino\]'"):
+        candidates(EngineWishes("openvino"), PLAIN)
+
+
+@pytest.mark.parametrize("engine", ["auto", "openvino", "onnxruntime"])
+def test_bfloat16_by_name_where_there_is_none_is_told(bfloat16: Callable[[bool], None], engine: str) -> None:
+    """OpenVINO would take the wish, compute in float32 and say nothing."""
+    bfloat16(False)
+    with pytest.raises(EngineUnavailableError, match=r"bfloat16 on this processor \(some, x86_64\)"):
+        candidates(EngineWishes(engine, "bfloat16"), PLAIN)  # type: ignore[arg-type]
+
+
+def test_providers_leave_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names a GPU wants that; a measurement on the CPU beside it would say nothing."""
+    there = ["CUDAExecutionProvider", CPU_PROVIDER]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: there)
+    assert candidates(EngineWishes(providers=tuple(there)), PLAIN) == (ORT,)
+    with pytest.raises(EngineUnavailableError, match="ONNX Runtime's, and run in float32"):
+        candidates(EngineWishes("openvino", providers=tuple(there)), PLAIN)
+
+
+def test_a_provider_that_the_build_lacks_is_told() -> None:
+    """ONNX Runtime itself would warn, and go on with the CPU."""
+    with pytest.raises(EngineUnavailableError, match=f"no NpuExecutionProvider; it has .*{CPU_PROVIDER}"):
+        candidates(EngineWishes(providers=("NpuExecutionProvider",)), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({ORT: 1.0, OPENVINO: 0.97}, ORT),
+        ({ORT: 1.0, OPENVINO: 0.9}, OPENVINO),
+        ({ORT: 1.0, OPENVINO: 0.9, OPENVINO_BF16: 0.87}, OPENVINO),
+        ({ORT: 1.0, OPENVINO: 2.0, OPENVINO_BF16: 0.5}, OPENVINO_BF16),
+        ({OPENVINO: 1.0}, OPENVINO),
+    ],
+)
+def test_a_change_has_to_be_worth_it(times: Mapping[Candidate, float], expected: Candidate) -> None:
+    """Within noise the reference stays, or each machine of a fleet would choose another."""
+    assert fastest(times) == expected
+
+
+def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
+    """Whatever else runs on the machine meanwhile then slows all of them."""
+    order: list[str] = []
+
+    class Noting(FakeEngine):
+        def run(self, batch: object, outputs: object) -> object:  # type: ignore[override]
+            order.append(self.name)
+            return super().run(batch, outputs)  # type: ignore[arg-type]
+
+    engines: dict[Candidate, Engine] = {ORT: Noting("a"), OPENVINO: Noting("b")}
+    times = measure(engines, bundle.manifest, 0)
+    assert list(times) == [ORT, OPENVINO]
+    assert all(np.isfinite(seconds) and seconds > 0 for seconds in times.values())
+    assert order[:8] == ["a", "a", "b", "b", "a", "a", "b", "b"]
+
+
+class Scene:
+    """An ``EngineChooser`` over the real engines, with times that the test sets."""
+
+    def __init__(self, bundle: Bundle, folder: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Note what is opened and measured."""
+        self.bundle, self.folder = bundle, folder
+        self.tokenizer = Tokenizer.from_bundle(bundle)
+        self.times = {ORT: 1.0, OPENVINO: 0.5}
+        self.measured: list[list[Candidate]] = []
+        self.closed: list[str] = []
+        monkeypatch.setattr(engine_choice, "measure", self._measure)
+        for kind in (OnnxRuntimeEngine, OpenVinoEngine):
+            monkeypatch.setattr(kind, "close", self._close)
+
+    def _measure(self, engines: Mapping[Candidate, Engine], *_: object) -> dict[Candidate, float]:
+        self.measured.append(list(engines))
+        return {candidate: self.times[candidate] for candidate in engines}
+
+    def _close(self, engine: Engine | None = None) -> None:
+        self.closed.append("closed")
+
+    def open(self, wishes: EngineWishes = IN_FLOAT32) -> tuple[Engine, EngineChoice]:
+        """Start anew."""
+        chooser = EngineChooser(wishes, threads=1, folder=self.folder)
+        return chooser.open(self.bundle, self.tokenizer)
+
+
+@pytest.fixture
+def scene(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """With a folder for choices that is not there yet."""
+    return Scene(bundle, tmp_path / "data" / "engines", monkeypatch)
+
+
+def test_the_fastest_runs_and_the_others_are_closed(scene: Scene) -> None:
+    """Their weights would stay in memory otherwise."""
+    engine, choice = scene.open()
+    assert engine.name.startswith("openvino ")
+    assert (choice.candidate, choice.how) == (OPENVINO, "measured")
+    assert choice.milliseconds == {"onnxruntime float32": 1000.0, "openvino float32": 500.0}
+    assert len(scene.closed) == 1
+
+
+def test_one_candidate_is_not_measured(scene: Scene) -> None:
+    """Nor is anything written: there is nothing to remember."""
+    engine, choice = scene.open(EngineWishes("onnxruntime", "float32"))
+    assert (engine.precision, choice) == ("float32", EngineChoice(ORT, "set"))
+    assert scene.measured == []
+    assert scene.folder is not None
+    assert not scene.folder.exists()
+
+
+def test_a_second_start_remembers(scene: Scene) -> None:
+    """With the times, which ``/info`` goes on telling."""
+    first = scene.open()[1]
+    engine, choice = scene.open()
+    assert len(scene.measured) == 1
+    assert engine.name.startswith("openvino ")
+    assert choice == EngineChoice(OPENVINO, "remembered", first.milliseconds)
+
+
+def test_a_choice_is_for_its_circumstances(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data folder moves to other machines, and images to other versions."""
+    scene.open()
+    monkeypatch.setattr(openvino_engine, "version", lambda: "2099.1")
+    scene.open()
+    monkeypatch.setattr(engine_choice, "read_processor", lambda: PLAIN)
+    scene.open()
+    scene.open()
+    assert len(scene.measured) == 3
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"circumstances": 1}', "\x00"])
+def test_a_damaged_file_is_made_anew(scene: Scene, content: str) -> None:
+    """It is a cache: nothing is lost with it."""
+    scene.open()
+    assert scene.folder is not None
+    (path,) = scene.folder.iterdir()
+    path.write_text(content, encoding="utf-8")
+    assert scene.open()[1].how == "measured"
+    assert json.loads(path.read_bytes())["chosen"] == {"engine": "openvino", "precision": "float32"}
+
+
+def test_a_folder_that_takes_nothing_is_no_error(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only volume must not keep a service from starting."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "engines", None):
+        assert Scene(bundle, folder, monkeypatch).open()[1].how == "measured"
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, *refused: str) -> None:
+    """Let engines whose name begins with one of these fail the golden texts."""
+    real = engine_choice.prove
+
+    def prove(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> None:
+        if engine.name.startswith(refused):
+            raise BundleError("golden-outputs", f"{engine.name} is off")
+        real(bundle, tokenizer, engine)
+
+    monkeypatch.setattr(engine_choice, "prove", prove)
+
+
+def test_what_fails_the_golden_texts_is_left_out_however_fast(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And told by name and check."""
+    refuse(monkeypatch, "openvino")
+    engine, choice = scene.open()
+    assert engine.name.startswith("onnxruntime ")
+    assert scene.measured == [[ORT]]
+    assert choice.refused == {"openvino float32": "golden-outputs"}
+    assert scene.open()[1] == EngineChoice(ORT, "remembered", choice.milliseconds, choice.refused)
+
+
+def test_a_remembered_engine_that_fails_now_is_not_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was right on one start need not be on the next: a driver, a library that was replaced."""
+    scene.open()
+    refuse(monkeypatch, "openvino")
+    engine, choice = scene.open()
+    assert engine.name.startswith("onnxruntime ")
+    assert choice.how == "measured"
+
+
+def test_a_bundle_that_nothing_passes_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the reference's fault, which is the one that says most."""
+    refuse(monkeypatch, "openvino", "onnxruntime")
+    with pytest.raises(BundleError, match=r"onnxruntime .* is off"):
+        scene.open()
+    assert len(scene.closed) == 2
