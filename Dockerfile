@@ -9,11 +9,16 @@ ARG REQUIREMENTS=serve
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 # Without pip and setuptools: the environment is copied as it is, and nothing is installed into it later.
 RUN python -m venv --without-pip /opt/conche
-COPY requirements/build.txt requirements/serve.txt requirements/milvus.txt requirements/
+# The second engine, on x86-64 (CONCHE_ENGINE): 1 or 0. 178 MB of the image.
+ARG OPENVINO=1
+COPY requirements/build.txt requirements/serve.txt requirements/milvus.txt requirements/openvino.txt requirements/
 # Before the code, so that a change of code does not fetch the dependencies anew.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install --quiet --require-hashes -r requirements/build.txt \
-    && python -m pip --python /opt/conche/bin/python install --quiet --require-hashes -r "requirements/$REQUIREMENTS.txt"
+    && python -m pip --python /opt/conche/bin/python install --quiet --require-hashes -r "requirements/$REQUIREMENTS.txt" \
+    && if [ "$OPENVINO-$(uname -m)" = 1-x86_64 ]; then \
+        python -m pip --python /opt/conche/bin/python install --quiet --no-deps --require-hashes -r requirements/openvino.txt; \
+    fi
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY model model
 COPY service service

@@ -67,7 +67,7 @@ def test_health_check_runs_what_the_image_has() -> None:
 def test_image_installs_by_hash_what_serving_needs() -> None:
     """What was tested is what is shipped, and torch is no part of it."""
     runs = " ".join(rest for name, rest in instructions() if name == "RUN")
-    assert runs.count("--require-hashes") == 2
+    assert runs.count("--require-hashes") == 3
     assert "dev.txt" not in runs
     assert "torch" not in runs
 
