@@ -101,6 +101,34 @@ def weak_spots(facts: CardFacts) -> Iterator[str]:
         yield f"{len(facts.data.cut_words)} spans of the data begin or end inside a word."
 
 
+def figures(
+    reports: Mapping[str, NerReport],
+    spots: Iterable[str] | None = None,
+    *,
+    how: str = "read as the service reads texts",
+) -> Iterator[str]:
+    """The parts "How good it is" and "Weak spots" of a card, as Markdown lines.
+
+    Args:
+        reports: By name of the set.
+        spots: Sentences on what the figures say against the model; by default all that the reports hold.
+        how: How the texts were read, if that is worth saying.
+    """
+    if spots is None:
+        spots = (f"On {name}, {spot}" for name, report in reports.items() for spot in _spots_of(report))
+    yield "## How good it is"
+    yield ""
+    yield f"Exact borders and label, in percent{how and ', '}{how}."
+    yield ""
+    yield from _table(["set", "label", "precision", "recall", "F1", "spans", "found"], _score_rows(reports))
+    yield ""
+    yield "## Weak spots"
+    yield ""
+    told = [f"- {spot}" for spot in spots]
+    yield from told or ["None that the figures show."]
+    yield ""
+
+
 def _spots_of(report: NerReport) -> Iterator[str]:
     if report.overall.gold < _FEW_GOLD:
         yield f"all figures are rough: there are {report.overall.gold} spans."
@@ -135,19 +163,8 @@ def _lines(facts: CardFacts) -> Iterator[str]:
     yield f"- Languages: {', '.join(facts.languages)}. Licence: {facts.licence}"
     yield f"- Labels: {', '.join(_taught(facts))}"
     yield ""
-    yield "## How good it is"
-    yield ""
-    yield "Exact borders and label, in percent" + (", read as the service reads texts." if encoder else ".")
-    yield ""
-    yield from _table(["set", "label", "precision", "recall", "F1", "spans", "found"], _score_rows(facts))
-    yield ""
-    yield "## Weak spots"
-    yield ""
-    spots = list(weak_spots(facts))
-    yield from (f"- {spot}" for spot in spots)
-    if not spots:
-        yield "None that the figures show."
-    yield ""
+    served = "read as the service reads texts" if encoder else ""
+    yield from figures(facts.reports, weak_spots(facts), how=served)
     yield "## Data"
     yield ""
     labels = _taught(facts)
@@ -190,7 +207,7 @@ def _lines(facts: CardFacts) -> Iterator[str]:
     yield from _table(["setting", "value"], list(dataclasses.asdict(facts.options).items()))
     for name, report in facts.reports.items():
         yield ""
-        yield from _mistakes(name, report)
+        yield from mistakes(name, report)
 
 
 def _taught(facts: CardFacts) -> list[str]:
@@ -201,12 +218,12 @@ def _taught(facts: CardFacts) -> list[str]:
     return list(found)
 
 
-def _score_rows(facts: CardFacts) -> Iterator[Sequence[object]]:
+def _score_rows(reports: Mapping[str, NerReport]) -> Iterator[Sequence[object]]:
     def row(name: str, label: str, score: Score) -> Sequence[object]:
         shares = [f"{100 * share:.1f}" for share in (score.precision, score.recall, score.f1)]
         return [name, label, *shares, score.gold, score.predicted]
 
-    for name, report in facts.reports.items():
+    for name, report in reports.items():
         for label, score in report.per_label.items():
             yield row(name, label, score)
         yield row(name, "all", report.overall)
@@ -218,7 +235,8 @@ def _epochs(facts: CardFacts) -> Iterator[Sequence[object]]:
         yield [report.epoch, f"{report.loss:.4f}", *scores, f"{report.seconds / 60:.1f}"]
 
 
-def _mistakes(name: str, report: NerReport) -> Iterator[str]:
+def mistakes(name: str, report: NerReport) -> Iterator[str]:
+    """The part of a card on what went wrong on a set, as Markdown lines."""
     yield f"## Mistakes on {name}"
     yield ""
     yield "Kinds: " + ", ".join(f"{report.kinds.get(kind, 0)} {kind}" for kind in MISTAKES) + "."

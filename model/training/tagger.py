@@ -8,11 +8,12 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import tokenizers
 import torch
+from torch import nn
 
 from model.encoder.config import EncoderConfig
 from model.encoder.heads import TokenClassifier
@@ -94,6 +95,22 @@ class TrainedTagger:
     data: DataReport
     history: History
     find: Callable[[str], list[Entity]]
+
+
+class WritableTagger(Protocol):
+    """What a bundle is written from."""
+
+    @property
+    def network(self) -> nn.Module:
+        """A ``TokenClassifier``, or there is no bundle."""
+
+    @property
+    def crf(self) -> CrfLayer | None:
+        """The CRF trained with it, if there is one."""
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """As it was trained with."""
 
 
 def read_base(base: Path) -> Manifest:
@@ -264,7 +281,7 @@ def fine_tune(
 
 
 def write_tagger(
-    trained: TrainedTagger,
+    trained: WritableTagger,
     base: Path,
     target: Path,
     *,

@@ -36,6 +36,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "augment": LazyCommand(
         "service.cli.augment", "augment", "Write labelled texts with other names, to train from."
     ),
+    "average": LazyCommand(
+        "service.cli.average", "average", "Make one tagger of several that were trained on from one."
+    ),
     "eval": LazyCommand("service.cli.evaluate", "evaluate", "Measure a model on your own files."),
     "keys": LazyCommand("service.cli.keys", "keys", "Manage the API keys that requests need."),
     "settings": LazyCommand("service.cli.settings", "settings", "Show every setting."),
