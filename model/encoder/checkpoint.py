@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from model.encoder.config import SUPPORTED_MODEL_TYPES, EncoderConfig, UnsupportedArchitectureError
 from model.encoder.errors import CheckpointError, UnsupportedCheckpointError
@@ -12,23 +12,44 @@ from model.encoder.json_files import read_json_object
 from model.encoder.model_card import read_model_card
 from model.encoder.sentence_modules import Pooling, read_sentence_settings
 from model.encoder.tensor_files import TensorFiles
-from model.encoder.tokenizer_files import find_tokenizer_file, model_max_length, read_tokenizer
+from model.encoder.tokenizer_files import (
+    find_tokenizer_file,
+    gives_token_types,
+    model_max_length,
+    read_tokenizer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+CheckpointTask = Literal["embedding", "token-classification", "sequence-classification"]
+LabelActivation = Literal["softmax", "sigmoid", "none"]
+
 _TAGGER: Final = "ForTokenClassification"
+_CLASSIFIER: Final = "ForSequenceClassification"
 _ROBERTA: Final = tuple(
-    prefix + suffix for prefix in ("Roberta", "XLMRoberta") for suffix in ("Model", "ForMaskedLM", _TAGGER)
+    prefix + suffix
+    for prefix in ("Roberta", "XLMRoberta")
+    for suffix in ("Model", "ForMaskedLM", _TAGGER, _CLASSIFIER)
 )
-# Classes of transformers whose network is the family's encoder and nothing in front of it. A cross-encoder
-# (ForSequenceClassification) is not among them: its token vectors were not trained to be pooled.
+# Classes of transformers whose network is the family's encoder, and a head that is computed here or dropped.
 SUPPORTED_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = {
-    "bert": ("BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForTokenClassification"),
+    "bert": (
+        "BertModel",
+        "BertForMaskedLM",
+        "BertForPreTraining",
+        "BertForTokenClassification",
+        "BertForSequenceClassification",
+    ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
-    "distilbert": ("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForTokenClassification"),
+    "distilbert": (
+        "DistilBertModel",
+        "DistilBertForMaskedLM",
+        "DistilBertForTokenClassification",
+        "DistilBertForSequenceClassification",
+    ),
 }
 
 
@@ -51,7 +72,11 @@ class Checkpoint:
         max_tokens: Longest input in tokens, special ones included.
         prompts: Texts to put in front of an input, by name.
         default_prompt_name: The prompt used when none is asked for.
-        labels: In logit order; empty unless the checkpoint is for token classification.
+        task: What it was trained for, as its architecture says; ``embedding`` if that names no classifier.
+        labels: In logit order; empty unless the checkpoint is for classification.
+        label_activation: From logits to scores, of a sequence classifier: ``softmax`` over the labels,
+            ``sigmoid`` of each, or ``none`` (regression); None for any other task.
+        pair_token_types: Whether the model is told which of a pair's texts a token is of.
         tokenizer_file: ``tokenizer.json`` or BERT's ``vocab.txt``; ``tokenizer_json`` reads either.
         lowercase_first: Texts are put in lower case before the tokeniser sees them.
         licence: SPDX identifier from the model card; None = not stated.
@@ -72,7 +97,10 @@ class Checkpoint:
     max_tokens: int
     prompts: dict[str, str]
     default_prompt_name: str | None
+    task: CheckpointTask
     labels: tuple[str, ...]
+    label_activation: LabelActivation | None
+    pair_token_types: bool
     tokenizer_file: Path
     lowercase_first: bool
     licence: str | None
@@ -114,6 +142,8 @@ def read_checkpoint(path_or_hub_id: str | Path, *, revision: str | None = None) 
     family = str(hf_config["model_type"])
     limits = [config.max_tokens, sentence.max_seq_length or model_max_length(folder) or config.max_tokens]
     card = read_model_card(snapshot.path / "README.md")
+    task = _task(architecture)
+    labels = _labels(hf_config, task, folder)
     return Checkpoint(
         path=folder,
         name=snapshot.name,
@@ -129,7 +159,12 @@ def read_checkpoint(path_or_hub_id: str | Path, *, revision: str | None = None) 
         max_tokens=min(limits),
         prompts=sentence.prompts,
         default_prompt_name=sentence.default_prompt_name,
-        labels=_labels(hf_config, architecture, folder),
+        task=task,
+        labels=labels,
+        label_activation=_label_activation(hf_config, labels, folder)
+        if task == "sequence-classification"
+        else None,
+        pair_token_types=config.type_vocab_size >= 2 and gives_token_types(folder, family),
         tokenizer_file=find_tokenizer_file(folder, family),
         lowercase_first=sentence.do_lower_case,
         licence=card.licence,
@@ -180,12 +215,23 @@ def _encoder_config(hf_config: Mapping[str, Any], folder: Path) -> EncoderConfig
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _labels(hf_config: Mapping[str, Any], architecture: str | None, folder: Path) -> tuple[str, ...]:
-    """Label names in logit order, for a token classifier."""
-    if architecture is None or not architecture.endswith(_TAGGER):
+def _task(architecture: str | None) -> CheckpointTask:
+    if architecture is not None and architecture.endswith(_TAGGER):
+        return "token-classification"
+    if architecture is not None and architecture.endswith(_CLASSIFIER):
+        return "sequence-classification"
+    return "embedding"
+
+
+def _labels(hf_config: Mapping[str, Any], task: CheckpointTask, folder: Path) -> tuple[str, ...]:
+    """Label names in logit order, for a classifier."""
+    if task == "embedding":
         return ()
     path = folder / "config.json"
     names = hf_config.get("id2label")
+    if names is None and task == "sequence-classification":
+        # transformers leaves out what it would make up again: two labels, or as many as num_labels says.
+        return tuple(f"LABEL_{index}" for index in range(_num_labels(hf_config, path)))
     if not isinstance(names, dict) or not names:
         raise CheckpointError(f"{path} has no id2label, so nothing says what its logits mean")
     try:
@@ -200,3 +246,26 @@ def _labels(hf_config: Mapping[str, Any], architecture: str | None, folder: Path
     if len(set(labels)) != len(labels):
         raise CheckpointError(f"{path}: id2label names a label twice: {', '.join(labels)}")
     return labels
+
+
+def _num_labels(hf_config: Mapping[str, Any], path: Path) -> int:
+    number = hf_config.get("num_labels", 2)
+    if type(number) is not int or number < 1:
+        raise CheckpointError(f"{path}: num_labels must be a positive number, not {number!r}")
+    return number
+
+
+def _label_activation(hf_config: Mapping[str, Any], labels: tuple[str, ...], folder: Path) -> LabelActivation:
+    """As transformers' text-classification pipeline chooses it."""
+    match hf_config.get("problem_type"):
+        case "regression":
+            return "none"
+        case "multi_label_classification":
+            return "sigmoid"
+        case None | "single_label_classification":
+            return "sigmoid" if len(labels) == 1 else "softmax"
+        case problem_type:
+            raise CheckpointError(
+                f"{folder / 'config.json'}: problem_type {problem_type!r} is not known; known: regression, "
+                "single_label_classification, multi_label_classification"
+            )

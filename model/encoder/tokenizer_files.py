@@ -26,6 +26,8 @@ _WORDPIECE_CLASSES: Final = (
     "DistilBertTokenizerFast",
 )
 _WORDPIECE_FAMILIES: Final = ("bert", "distilbert")
+# In lower case; the first three begin the names of classes and of model types alike.
+_WITHOUT_TOKEN_TYPES: Final = ("roberta", "xlmroberta", "distilbert", "camembert")
 _HOW_TO_CONVERT: Final = (
     "Write one with transformers: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
 )
@@ -93,6 +95,20 @@ def model_max_length(folder: Path) -> int | None:
     length = _tokenizer_config(folder).get("model_max_length")
     # transformers writes 1e30 for "no limit".
     return int(length) if isinstance(length, int | float) and 0 < length < 1e9 else None
+
+
+def gives_token_types(folder: Path, family: str) -> bool:
+    """Whether transformers' tokeniser of this checkpoint tells the texts of a pair apart by token types.
+
+    It is what ``model_input_names`` says or, failing that, what the class of the tokeniser does: BERT's does,
+    those of RoBERTa and DistilBERT do not, whatever their ``tokenizer.json`` says.
+    """
+    config = _tokenizer_config(folder)
+    names = config.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    tokenizer_class = str(config.get("tokenizer_class") or ("BertTokenizer" if family == "bert" else family))
+    return not tokenizer_class.lower().replace("-", "").startswith(_WITHOUT_TOKEN_TYPES)
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 from model.encoder.encoder import Encoder
 from model.encoder.errors import CheckpointError, WeightsError
-from model.encoder.heads import TokenClassifier
+from model.encoder.heads import HeadActivation, SequenceClassifier, TokenClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,23 @@ TABLES: Final[Mapping[str, tuple[str, Mapping[str, str | None]]]] = {  # family 
     "distilbert": ("distilbert.", _DISTILBERT),
 }
 
+# What stands in place of a family's classifier where whole texts are classified, and its hidden layer's
+# activation.
+_SEQUENCE_HEADS: Final[Mapping[str, tuple[Mapping[str, str | None], HeadActivation]]] = {
+    "bert": ({"pooler.dense.{p}": "transform.{p}", "classifier.{p}": "classifier.{p}"}, "tanh"),
+    "roberta": (
+        {"classifier.dense.{p}": "transform.{p}", "classifier.out_proj.{p}": "classifier.{p}"},
+        "tanh",
+    ),
+    "xlm-roberta": (
+        {"classifier.dense.{p}": "transform.{p}", "classifier.out_proj.{p}": "classifier.{p}"},
+        "tanh",
+    ),
+    "distilbert": ({"pre_classifier.{p}": "transform.{p}", "classifier.{p}": "classifier.{p}"}, "relu"),
+}
+
 _HEAD: Final = "classifier."
+_CLASSIFIER: Final = "classifier.{p}"
 # How LayerNorm's two vectors were called in BERT's TensorFlow release, and in what was converted from it.
 _OLD_NORM_NAMES: Final[Mapping[str, str]] = {"weight": "gamma", "bias": "beta"}
 _FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -109,8 +125,14 @@ def load_encoder(checkpoint: Checkpoint) -> tuple[Encoder, LoadReport]:
     """Build the checkpoint's encoder, without any head, in float32 and evaluation mode.
 
     Raises:
+        CheckpointError: The checkpoint is one for sequence classification.
         WeightsError: Tensors unknown, missing, of a wrong shape or not finite; all of them listed.
     """
+    if checkpoint.task == "sequence-classification":
+        raise CheckpointError(
+            f"{checkpoint.name} is a {checkpoint.architecture}: its token vectors were trained for its head "
+            "and not to be pooled, so it makes no embedding model"
+        )
     encoder = Encoder(checkpoint.config)
     report = _load(checkpoint, dict(encoder.named_parameters()))
     return encoder.eval(), report
@@ -123,26 +145,58 @@ def load_token_classifier(checkpoint: Checkpoint) -> tuple[TokenClassifier, Load
         CheckpointError: The checkpoint is not one for token classification.
         WeightsError: Tensors unknown, missing, of a wrong shape or not finite; all of them listed.
     """
-    if not checkpoint.labels:
+    if checkpoint.task != "token-classification":
         raise CheckpointError(
-            f"{checkpoint.name} has no labels: it is a {checkpoint.architecture or checkpoint.family}, "
-            "and a token classifier needs a checkpoint whose architecture ends in ForTokenClassification"
+            f"{checkpoint.name} has no labels of tokens: it is a "
+            f"{checkpoint.architecture or checkpoint.family}, and a token classifier needs a checkpoint "
+            "whose architecture ends in ForTokenClassification"
         )
     classifier = TokenClassifier(checkpoint.config, checkpoint.labels)
-    # The tables name the encoder's parameters as the bare encoder does.
-    parameters = {name.removeprefix("encoder."): value for name, value in classifier.named_parameters()}
-    report = _load(checkpoint, parameters)
+    report = _load(checkpoint, _by_bare_names(classifier))
     return classifier.eval(), report
 
 
-def parameter_names(family: str, num_hidden_layers: int) -> dict[str, str | None]:
+def load_sequence_classifier(checkpoint: Checkpoint) -> tuple[SequenceClassifier, LoadReport]:
+    """Build the checkpoint's encoder with its head for whole texts, in float32 and evaluation mode.
+
+    Raises:
+        CheckpointError: The checkpoint is not one for sequence classification.
+        WeightsError: Tensors unknown, missing, of a wrong shape or not finite; all of them listed.
+    """
+    if checkpoint.task != "sequence-classification":
+        raise CheckpointError(
+            f"{checkpoint.name} has no labels of texts: it is a "
+            f"{checkpoint.architecture or checkpoint.family}, and a sequence classifier needs a checkpoint "
+            "whose architecture ends in ForSequenceClassification"
+        )
+    rows, head_act = _SEQUENCE_HEADS[checkpoint.family]
+    classifier = SequenceClassifier(checkpoint.config, checkpoint.labels, head_act=head_act)
+    report = _load(checkpoint, _by_bare_names(classifier), head=rows)
+    return classifier.eval(), report
+
+
+def _by_bare_names(classifier: nn.Module) -> dict[str, nn.Parameter]:
+    """Its parameters as the tables name them: the encoder's as the bare encoder does."""
+    return {name.removeprefix("encoder."): value for name, value in classifier.named_parameters()}
+
+
+def parameter_names(
+    family: str, num_hidden_layers: int, *, head: Mapping[str, str | None] | None = None
+) -> dict[str, str | None]:
     """Write a family's table out for a number of layers.
+
+    Args:
+        family: One of ``TABLES``.
+        num_hidden_layers: How often a row with {i} is repeated.
+        head: Rows in place of the family's own classifier; None = as it stands.
 
     Returns:
         Checkpoint names without prefix -> names of our parameters (None = dropped); for two names of
         one parameter, the current one comes first.
     """
     _, rows = TABLES[family]
+    if head is not None:
+        rows = {**{source: target for source, target in rows.items() if source != _CLASSIFIER}, **head}
     names: dict[str, str | None] = {}
     for source, target in rows.items():
         layers = range(num_hidden_layers) if "{i}" in source else range(1)
@@ -166,10 +220,14 @@ class _Assignment:
     missing: list[str]
 
 
-def _assign(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> _Assignment:
+def _assign(
+    checkpoint: Checkpoint,
+    parameters: Mapping[str, nn.Parameter],
+    head: Mapping[str, str | None] | None,
+) -> _Assignment:
     """Account for every tensor and every parameter by name."""
     prefix, _ = TABLES[checkpoint.family]
-    table = parameter_names(checkpoint.family, checkpoint.config.num_hidden_layers)
+    table = parameter_names(checkpoint.family, checkpoint.config.num_hidden_layers, head=head)
     found = _Assignment({}, [], [], [])
     for name in sorted(checkpoint.tensors):
         bare = name.removeprefix(prefix)
@@ -191,9 +249,14 @@ def _assign(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> _
     return found
 
 
-def _load(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> LoadReport:
+def _load(
+    checkpoint: Checkpoint,
+    parameters: Mapping[str, nn.Parameter],
+    *,
+    head: Mapping[str, str | None] | None = None,
+) -> LoadReport:
     """Fill ``parameters`` (by the names in the tables) from the checkpoint, or list all that is wrong."""
-    found = _assign(checkpoint, parameters)
+    found = _assign(checkpoint, parameters, head)
     misshapen: list[str] = []
     stored_types: set[str] = set()
     for target, name in found.sources.items():

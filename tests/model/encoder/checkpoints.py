@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,19 +14,23 @@ from torch import Tensor
 from transformers import (
     BertConfig,
     BertForPreTraining,
+    BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
     DistilBertConfig,
     DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
     DistilBertForTokenClassification,
     DistilBertModel,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
+    RobertaForSequenceClassification,
     RobertaForTokenClassification,
     RobertaModel,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
+    XLMRobertaForSequenceClassification,
     XLMRobertaForTokenClassification,
     XLMRobertaModel,
 )
@@ -33,7 +38,7 @@ from transformers import (
 Layout = Literal["safetensors", "sharded safetensors", "bin", "sharded bin"]
 LAYOUTS: tuple[Layout, ...] = ("safetensors", "sharded safetensors", "bin", "sharded bin")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
-HEADS = ("none", "pre-training", "token-classification")
+HEADS = ("none", "pre-training", "token-classification", "sequence-classification")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 VOCABULARY = (
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -46,53 +51,65 @@ HIDDEN_SIZE = 16
 TEXT = "alpha betas 张三 去 北京"
 
 _CLASSES: dict[str, dict[str, type[PreTrainedModel]]] = {
-    "bert": dict(zip(HEADS, (BertModel, BertForPreTraining, BertForTokenClassification), strict=True)),
-    "roberta": dict(
-        zip(HEADS, (RobertaModel, RobertaForMaskedLM, RobertaForTokenClassification), strict=True)
-    ),
-    "xlm-roberta": dict(
-        zip(HEADS, (XLMRobertaModel, XLMRobertaForMaskedLM, XLMRobertaForTokenClassification), strict=True)
-    ),
-    "distilbert": dict(
-        zip(HEADS, (DistilBertModel, DistilBertForMaskedLM, DistilBertForTokenClassification), strict=True)
-    ),
+    family: dict(zip(HEADS, classes, strict=True))
+    for family, classes in {
+        "bert": (BertModel, BertForPreTraining, BertForTokenClassification, BertForSequenceClassification),
+        "roberta": (
+            *(RobertaModel, RobertaForMaskedLM, RobertaForTokenClassification),
+            RobertaForSequenceClassification,
+        ),
+        "xlm-roberta": (
+            *(XLMRobertaModel, XLMRobertaForMaskedLM, XLMRobertaForTokenClassification),
+            XLMRobertaForSequenceClassification,
+        ),
+        "distilbert": (
+            *(DistilBertModel, DistilBertForMaskedLM, DistilBertForTokenClassification),
+            DistilBertForSequenceClassification,
+        ),
+    }.items()
 }
 _BERT_CONFIGS = {"bert": BertConfig, "roberta": RobertaConfig, "xlm-roberta": XLMRobertaConfig}
 
 
-def reference_model(family: str, head: str = "none") -> PreTrainedModel:
+def reference_model(
+    family: str, head: str = "none", *, label_names: Sequence[str] = LABELS, **changes: Any
+) -> PreTrainedModel:
     """A seeded model of ``family`` in evaluation mode, no two of whose parameters are alike.
 
     Drawn wider than a fresh model: attention is far from uniform, and no bias is 0 nor any norm 1, so that
-    one parameter in another's place shows.
+    one parameter in another's place shows. ``changes`` are entries of its configuration.
     """
     labels: dict[str, Any] = {
-        "id2label": dict(enumerate(LABELS)),
-        "label2id": {name: i for i, name in enumerate(LABELS)},
-    }
+        "id2label": dict(enumerate(label_names)),
+        "label2id": {name: i for i, name in enumerate(label_names)},
+    } | changes
     if family == "distilbert":
         config: Any = DistilBertConfig(
-            vocab_size=len(VOCABULARY),
-            dim=HIDDEN_SIZE,
-            n_layers=3,
-            n_heads=4,
-            hidden_dim=40,
-            max_position_embeddings=32,
-            pad_token_id=PAD_TOKEN_ID,
-            **labels,
+            **{
+                "vocab_size": len(VOCABULARY),
+                "dim": HIDDEN_SIZE,
+                "n_layers": 3,
+                "n_heads": 4,
+                "hidden_dim": 40,
+                "max_position_embeddings": 32,
+                "pad_token_id": PAD_TOKEN_ID,
+            }
+            | labels
         )
     else:
         config = _BERT_CONFIGS[family](
-            vocab_size=len(VOCABULARY),
-            hidden_size=HIDDEN_SIZE,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=40,
-            max_position_embeddings=32,
-            type_vocab_size=2,
-            pad_token_id=PAD_TOKEN_ID,
-            layer_norm_eps=1e-5,
-            **labels,
+            **{
+                "vocab_size": len(VOCABULARY),
+                "hidden_size": HIDDEN_SIZE,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "intermediate_size": 40,
+                "max_position_embeddings": 32,
+                "type_vocab_size": 2,
+                "pad_token_id": PAD_TOKEN_ID,
+                "layer_norm_eps": 1e-5,
+            }
+            | labels
         )
     config._attn_implementation = "eager"
     with torch.random.fork_rng(devices=[]), torch.no_grad():

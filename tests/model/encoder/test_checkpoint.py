@@ -107,13 +107,61 @@ def test_labels_that_do_not_number_the_logits_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("config", "labels", "activation"),
+    [
+        ({}, LABELS, "softmax"),
+        ({"problem_type": "single_label_classification"}, LABELS, "softmax"),
+        ({"problem_type": "multi_label_classification"}, LABELS, "sigmoid"),
+        ({"problem_type": "regression"}, LABELS, "none"),
+        ({"id2label": {"0": "relevant"}}, ("relevant",), "sigmoid"),
+        ({"id2label": {"0": "stars"}, "problem_type": "regression"}, ("stars",), "none"),
+        ({"id2label": None, "label2id": None}, ("LABEL_0", "LABEL_1"), "softmax"),
+        ({"id2label": None, "num_labels": 1}, ("LABEL_0",), "sigmoid"),
+    ],
+)
+def test_a_sequence_classifier_says_what_its_logits_mean(
+    config: dict[str, Any], labels: tuple[str, ...], activation: str, tmp_path: Path
+) -> None:
+    """Labels and function as transformers' pipeline would have them, left-out defaults included."""
+    checkpoint = read_checkpoint(bert(tmp_path, "sequence-classification", **config))
+    assert checkpoint.task == "sequence-classification"
+    assert (checkpoint.labels, checkpoint.label_activation) == (labels, activation)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [({"problem_type": "ranking"}, "'ranking'"), ({"id2label": None, "num_labels": 0}, "num_labels")],
+)
+def test_a_sequence_classifier_that_makes_no_sense_is_refused(
+    config: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """A guess would give scores that mean something else."""
+    with pytest.raises(CheckpointError, match=said):
+        read_checkpoint(bert(tmp_path, "sequence-classification", **config))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "tokenizer_config",
+    [{}, {"tokenizer_class": "XLMRobertaTokenizerFast"}, {"model_input_names": ["input_ids"]}],
+)
+def test_token_types_are_used_where_transformers_uses_them(
+    family: str, tokenizer_config: dict[str, Any], tmp_path: Path
+) -> None:
+    """A multilingual BERT with XLM-R's tokeniser was never told which text is the second."""
+    folder = save_checkpoint(reference_model(family, "sequence-classification"), tmp_path)
+    change_json(folder / "tokenizer_config.json", **tokenizer_config)
+    assert read_checkpoint(folder).pair_token_types == (family == "bert" and not tokenizer_config)
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"model_type": "deberta-v2", "architectures": ["DebertaV2Model"]}, "DebertaV2Model"),
         ({"model_type": "mpnet", "architectures": ["MPNetModel"]}, "MPNetModel"),
         ({"model_type": None}, "type None"),
-        ({"architectures": ["BertForSequenceClassification"]}, "BertForSequenceClassification"),
+        ({"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice"),
         ({"architectures": ["BertLMHeadModel"]}, "BertLMHeadModel"),
         ({"architectures": ["JinaBertForMaskedLM"]}, "JinaBertForMaskedLM"),
         ({"auto_map": {"AutoModel": "modeling_own.BertModel"}}, "auto_map AutoModel"),

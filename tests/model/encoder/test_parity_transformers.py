@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.encoder.checkpoint import read_checkpoint
-from model.encoder.weights import load_encoder, load_token_classifier
+from model.encoder.weights import load_encoder, load_sequence_classifier, load_token_classifier
 from tests.model.encoder.checkpoints import (
     FAMILIES,
     LABELS,
@@ -73,6 +73,33 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
         ours = classifier(input_ids, attention_mask)
     assert largest_difference(ours, theirs, attention_mask) <= TOLERANCE
     assert checkpoint.labels == classifier.labels == LABELS
+    assert report.unused == ()
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "bin"])
+@pytest.mark.parametrize("labels", [LABELS, LABELS[:1]])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_texts_are_those_of_transformers(
+    family: str, labels: tuple[str, ...], layout: Layout, tmp_path: Path
+) -> None:
+    """Classifier and cross-encoder, each head in its family's way; ragged, with segments and alone."""
+    reference = reference_model(family, "sequence-classification", label_names=labels)
+    classifier, report = load_sequence_classifier(
+        read_checkpoint(save_checkpoint(reference, tmp_path, layout=layout))
+    )
+    input_ids, attention_mask = ragged_batch()
+    token_type_ids = (torch.arange(input_ids.shape[1]) >= 3).long().expand_as(input_ids)
+    segments = {} if family == "distilbert" else {"token_type_ids": token_type_ids}
+    with torch.inference_mode():
+        for extra in ({}, segments):
+            theirs = reference(input_ids=input_ids, attention_mask=attention_mask, **extra).logits
+            ours = classifier(input_ids, attention_mask, extra.get("token_type_ids"))
+            assert ours.shape == (len(input_ids), len(labels))
+            assert (ours - theirs).abs().max().item() <= TOLERANCE
+        row, length = input_ids[2:3], int(attention_mask[2].sum())
+        alone = classifier(row[:, :length], attention_mask[2:3, :length], token_type_ids[2:3, :length])
+    assert (alone - theirs[2:3]).abs().max().item() <= TOLERANCE
+    assert classifier.labels == labels
     assert report.unused == ()
 
 

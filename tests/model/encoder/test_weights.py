@@ -9,7 +9,13 @@ from torch import Tensor
 
 from model.encoder.checkpoint import read_checkpoint
 from model.encoder.errors import CheckpointError, WeightsError
-from model.encoder.weights import TABLES, load_encoder, load_token_classifier, parameter_names
+from model.encoder.weights import (
+    TABLES,
+    load_encoder,
+    load_sequence_classifier,
+    load_token_classifier,
+    parameter_names,
+)
 from tests.model.encoder.checkpoints import (
     HIDDEN_SIZE,
     TEXT,
@@ -140,6 +146,47 @@ def test_a_classifier_is_not_made_from_a_bare_encoder(tmp_path: Path) -> None:
     """Without a trained head there is nothing to import."""
     with pytest.raises(CheckpointError, match=r"BertModel.*ForTokenClassification"):
         load_token_classifier(read_checkpoint(plain(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("family", "lost"),
+    [
+        ("bert", "pooler.dense.weight [16, 16]"),
+        ("roberta", "classifier.out_proj.weight [5, 16]"),
+        ("xlm-roberta", "classifier.dense.weight [16, 16]"),
+        ("distilbert", "pre_classifier.weight [16, 16]"),
+    ],
+)
+def test_a_lost_head_stops_a_sequence_classifier(family: str, lost: str, tmp_path: Path) -> None:
+    """Each part of it, called as the family calls it."""
+    model = reference_model(family, "sequence-classification")
+    folder = save_checkpoint(model, tmp_path)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    (gone,) = [name for name in state if name.endswith(lost.partition(" ")[0])]
+    del state[gone]
+    save_tensors(state, folder)
+    with pytest.raises(WeightsError) as caught:
+        load_sequence_classifier(read_checkpoint(folder))
+    assert caught.value.missing == (lost,)
+
+
+@pytest.mark.parametrize("family", TABLES)
+def test_a_sequence_classifier_is_neither_an_encoder_nor_a_tagger(family: str, tmp_path: Path) -> None:
+    """Its token vectors were not trained to be pooled, nor to be labelled one by one."""
+    checkpoint = read_checkpoint(
+        save_checkpoint(reference_model(family, "sequence-classification"), tmp_path)
+    )
+    with pytest.raises(CheckpointError, match="makes no embedding model"):
+        load_encoder(checkpoint)
+    with pytest.raises(CheckpointError, match=r"ForSequenceClassification.*ForTokenClassification"):
+        load_token_classifier(checkpoint)
+
+
+def test_a_sequence_classifier_is_not_made_from_a_tagger(tmp_path: Path) -> None:
+    """Its labels are of tokens."""
+    folder = save_checkpoint(reference_model("bert", "token-classification"), tmp_path)
+    with pytest.raises(CheckpointError, match="ForSequenceClassification"):
+        load_sequence_classifier(read_checkpoint(folder))
 
 
 def test_a_lost_head_stops_a_classifier(tmp_path: Path) -> None:
