@@ -8,7 +8,13 @@ NER bundle ("tiny-ner", PER/LOC/ORG in BIO, 64 tokens): each token has a label, 
 (first pieces and Han characters) or O; context plays no part. ``张三`` and ``Tim Cook`` are PER, ``北京`` and
 ``Paris`` LOC, ``华为`` and ``Apple`` ORG.
 
-Both use the tokenizer of ``tiny_tokenizer``: WordPiece over ``WORDS``, any other ASCII word spelt in letters,
+Classifier bundle ("tiny-classifier", refund/delivery/other, softmax): each token votes for a label, looked up
+in ``LABEL_WORDS``, and one in a pair's second text a little for "other" as well; logits are the sums.
+
+Cross-encoder bundle ("tiny-reranker", one label): the logit is the dot product of the sums of both texts'
+token vectors, so that texts score by the words that they share; a text by itself gets -1.
+
+All use the tokenizer of ``tiny_tokenizer``: WordPiece over ``WORDS``, any other ASCII word spelt in letters,
 one token per Han character, unknown ones ``[UNK]``.
 """
 
@@ -17,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +45,11 @@ NER_LABELS = {
     **dict.fromkeys(["Apple", "Google", "华", "腾"], "B-ORG"),
     **dict.fromkeys(["Inc", "为", "讯"], "I-ORG"),
 }
+TEXT_LABELS = ("refund", "delivery", "other")
+LABEL_WORDS = {
+    **dict.fromkeys(["refund", "return", "退", "货"], "refund"),
+    **dict.fromkeys(["delivery", "shipping", "物", "流", "配", "送"], "delivery"),
+}
 _SENTENCES = """
     we visited works in at and the is a how do I my return order refund where shipping delivery password
     reset account query passage hello world cat dog sat on mat lives from to of
@@ -47,6 +59,13 @@ HAN = "今年去了和在工作学大公司我想退货怎么订单物流配送�
 
 _EMBEDDING_TEXTS = ["hello world", "how do I return my order", "怎么退货", "Paris, London and Tokyo.", "a"]
 _NER_TEXTS = ["Tim Cook works in Paris.", "张三在北京工作。", "hello", "Apple and Google, London"]
+
+_CLASSIFIED = [
+    ("how do I return my order", None),
+    ("shipping", None),
+    ("怎么退货", "物流配送"),
+    ("hello", "refund, refund and delivery"),
+]
 
 
 def tiny_tokenizer() -> Tokenizer:
@@ -165,6 +184,81 @@ def write_tiny_ner_bundle(path: Path, *, name: str = "tiny-ner") -> Path:
     return _finish(path, tokenizer, {"name": name, "task": "token-classification", "labels": LABELS})
 
 
+def write_tiny_classifier_bundle(
+    path: Path, *, name: str = "tiny-classifier", activation: str = "softmax"
+) -> Path:
+    """Write the classifier's bundle into folder ``path`` (made if missing) and return ``path``."""
+    tokenizer = tiny_tokenizer()
+    words = np.zeros((tokenizer.get_vocab_size(), HIDDEN_SIZE), np.float32)
+    for piece, index in tokenizer.get_vocab().items():
+        # Certainty differs from token to token, so that scores do.
+        words[index, TEXT_LABELS.index(LABEL_WORDS.get(piece, "other"))] = 0.3 + (index * 7 % 10) / 8
+    words[:4] = 0  # special tokens
+    types = np.zeros((2, HIDDEN_SIZE), np.float32)
+    types[1, TEXT_LABELS.index("other")] = 0.125
+    head = np.eye(len(TEXT_LABELS), HIDDEN_SIZE, dtype=np.float32)
+    path.mkdir(parents=True, exist_ok=True)
+    save_file({"embeddings.word": words, "embeddings.token_type": types}, path / "embeddings.safetensors")
+    save_file({"head.weight": head}, path / "encoder.safetensors")
+    nodes = [
+        *_embed_nodes(),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last_axis"], ["mask3"]),
+        helper.make_node("Mul", ["embedded", "mask3"], ["masked"]),
+        helper.make_node("ReduceSum", ["masked", "axis1"], ["total"], keepdims=0),
+        helper.make_node("Transpose", ["head.weight"], ["head_t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["total", "head_t"], ["sequence_logits"]),
+    ]
+
+    def logits(ids: list[int], types_of_tokens: list[int]) -> list[float]:
+        return ((words[ids] + types[types_of_tokens]).sum(axis=0) @ head.T).tolist()
+
+    return _finish_classifier(
+        path, tokenizer, nodes, logits, name=name, labels=TEXT_LABELS, activation=activation
+    )
+
+
+def write_tiny_reranker_bundle(path: Path, *, name: str = "tiny-reranker") -> Path:
+    """Write the cross-encoder's bundle into folder ``path`` (made if missing) and return ``path``."""
+    tokenizer = tiny_tokenizer()
+    words = np.random.default_rng(9).standard_normal((tokenizer.get_vocab_size(), HIDDEN_SIZE))
+    words = words.astype(np.float32)
+    words[:4] = 0  # special tokens
+    scale = np.array([1 / HIDDEN_SIZE], np.float32)
+    types = np.zeros((2, HIDDEN_SIZE), np.float32)
+    path.mkdir(parents=True, exist_ok=True)
+    save_file({"embeddings.word": words, "embeddings.token_type": types}, path / "embeddings.safetensors")
+    save_file({"head.scale": scale}, path / "encoder.safetensors")
+    nodes = [
+        *_embed_nodes(),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["token_type_ids"], ["type_float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["mask", "type_float"], ["second"]),
+        helper.make_node("Sub", ["mask", "second"], ["first"]),
+    ]
+    for text in ("first", "second"):
+        nodes += [
+            helper.make_node("Unsqueeze", [text, "last_axis"], [f"{text}3"]),
+            helper.make_node("Mul", ["embedded", f"{text}3"], [f"{text}_masked"]),
+            helper.make_node("ReduceSum", [f"{text}_masked", "axis1"], [f"{text}_total"], keepdims=0),
+        ]
+    nodes += [
+        helper.make_node("Mul", ["first_total", "second_total"], ["products"]),
+        helper.make_node("ReduceSum", ["products", "last_axis"], ["dot"], keepdims=1),
+        helper.make_node("Mul", ["dot", "head.scale"], ["scaled"]),
+        helper.make_node("Sub", ["scaled", "one"], ["sequence_logits"]),
+    ]
+
+    def logits(ids: list[int], types_of_tokens: list[int]) -> list[float]:
+        second = np.array(types_of_tokens, dtype=bool)
+        first_total, second_total = (words[ids][part].sum(axis=0) for part in (~second, second))
+        return [float(first_total @ second_total / HIDDEN_SIZE - 1)]
+
+    return _finish_classifier(
+        path, tokenizer, nodes, logits, name=name, labels=("relevance",), activation="sigmoid"
+    )
+
+
 def refresh_manifest(path: Path, **changes: object) -> None:
     """Rewrite ``manifest.json`` after a test changed files in ``path``: new digests, changed fields."""
     content = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
@@ -233,7 +327,47 @@ def _write_golden(
     (path / "golden.json").write_text(json.dumps(golden, ensure_ascii=False), encoding="utf-8")
 
 
-def _finish(path: Path, tokenizer: Tokenizer, fields: dict[str, object]) -> Path:
+def _finish_classifier(
+    path: Path,
+    tokenizer: Tokenizer,
+    nodes: list[object],
+    logits: Callable[[list[int], list[int]], list[float]],
+    *,
+    name: str,
+    labels: tuple[str, ...],
+    activation: str,
+) -> Path:
+    output = helper.make_tensor_value_info("sequence_logits", TensorProto.FLOAT, ["batch", len(labels)])
+    constants = [
+        helper.make_tensor("axis1", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("last_axis", TensorProto.INT64, [1], [-1]),
+        helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
+    ]
+    _write_graph(path, nodes, [output], constants)
+    encoded = [
+        tokenizer.encode(first) if second is None else tokenizer.encode(first, second)
+        for first, second in _CLASSIFIED
+    ]
+    golden = {
+        "tolerance": 1e-4,
+        "texts": [first for first, _ in _CLASSIFIED],
+        "second_texts": [second for _, second in _CLASSIFIED],
+        "input_ids": [one.ids for one in encoded],
+        "token_type_ids": [one.type_ids for one in encoded],
+        "outputs": {"sequence_logits": [logits(one.ids, one.type_ids) for one in encoded]},
+    }
+    (path / "golden.json").write_text(json.dumps(golden, ensure_ascii=False), encoding="utf-8")
+    fields = {
+        "name": name,
+        "task": "sequence-classification",
+        "labels": labels,
+        "label_activation": activation,
+        "pair_token_types": True,
+    }
+    return _finish(path, tokenizer, fields, type_vocab_size=2)
+
+
+def _finish(path: Path, tokenizer: Tokenizer, fields: dict[str, object], *, type_vocab_size: int = 0) -> Path:
     tokenizer.save(str(path / "tokenizer.json"))
     (path / "parity.json").write_text("{}\n", encoding="utf-8")
     (path / "LICENSE").write_text("Made for tests.\n", encoding="utf-8")
@@ -250,7 +384,7 @@ def _finish(path: Path, tokenizer: Tokenizer, fields: dict[str, object]) -> Path
                 "hidden_act": "gelu",
                 "position_embedding": "learned",
                 "position_offset": 0,
-                "type_vocab_size": 0,
+                "type_vocab_size": type_vocab_size,
                 "norm_placement": "post",
                 "embedding_layer_norm": False,
                 "scale_embeddings": False,

@@ -8,18 +8,35 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from tokenizers import Tokenizer
 
-from model.encoder.weights import LoadReport, load_encoder, load_token_classifier
+from model.encoder.weights import (
+    LoadReport,
+    load_encoder,
+    load_sequence_classifier,
+    load_token_classifier,
+)
 from model.export.writer import BundleContents, ExportError
 from model.runtime.bundle import FILE_NAME, Family, Source, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from model.encoder.checkpoint import Checkpoint
+    from model.encoder.encoder import Encoder
+    from model.encoder.heads import SequenceClassifier, TokenClassifier
 
 UNKNOWN_LICENCE: Final = "LicenseRef-unknown"
 _NOTICES: Final = ("LICENSE*", "LICENCE*", "NOTICE*")
+LOADERS: Final[
+    Mapping[
+        Task,
+        Callable[[Checkpoint], tuple[Encoder | TokenClassifier | SequenceClassifier, LoadReport]],
+    ]
+] = {
+    "embedding": load_encoder,
+    "token-classification": load_token_classifier,
+    "sequence-classification": load_sequence_classifier,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +45,7 @@ class Choices:
 
     Attributes:
         name: Of the bundle.
-        task: None = tagging for a checkpoint with labels, embedding for any other.
+        task: None = what the checkpoint was trained for.
         pooling: None = as the checkpoint says, else the mean.
         normalize: None = as the checkpoint says.
         licence: None = as the checkpoint's card says.
@@ -53,11 +70,15 @@ def contents_of(checkpoint: Checkpoint, choices: Choices) -> tuple[BundleContent
 
     Raises:
         CheckpointError: The weights do not fit, or the task is one that the checkpoint is not for.
-        ExportError: The tokeniser is broken.
+        ExportError: The tokeniser is broken, or texts want a prompt that classifiers are not given here.
     """
-    task = choices.task or ("token-classification" if checkpoint.labels else "embedding")
-    load = load_token_classifier if task == "token-classification" else load_encoder
-    loaded, report = load(checkpoint)
+    task: Task = choices.task or checkpoint.task
+    if task == "sequence-classification" and checkpoint.default_prompt_name is not None:
+        raise ExportError(
+            f"{checkpoint.name} puts a prompt before its texts (default_prompt_name "
+            f"{checkpoint.default_prompt_name!r}), which is not done for classifiers: scores would differ"
+        )
+    loaded, report = LOADERS[task](checkpoint)
     try:
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json())
     except ValueError as error:
@@ -81,8 +102,10 @@ def contents_of(checkpoint: Checkpoint, choices: Choices) -> tuple[BundleContent
         max_tokens=checkpoint.max_tokens,
         pooling=choices.pooling or checkpoint.pooling or "mean" if task == "embedding" else None,
         normalize=normalize,
-        prompts=checkpoint.prompts,
+        prompts={} if task == "sequence-classification" else checkpoint.prompts,
         default_prompt_name=checkpoint.default_prompt_name,
+        label_activation=checkpoint.label_activation if task == "sequence-classification" else None,
+        pair_token_types=checkpoint.pair_token_types and task == "sequence-classification",
         notices=_notices(checkpoint, source, licence),
     )
     return contents, report

@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
     from model.export.graph import GraphModule
 
 # Between PyTorch, one text at a time, and an engine on another machine, in one padded batch.
 TOLERANCE: Final = 1e-4
-# Of unit vectors, or of all logits of a text: the least that rounded weights may give.
+# Of unit vectors, of all logits of a text, or of one label's logits of all texts: the least that rounded
+# weights may give.
 LEAST_FIDELITY: Final = 0.999
-_RECORDED: Final = ("embeddings_mean_normalized", "embeddings_cls_normalized", "logits")
+_RECORDED: Final = ("embeddings_mean_normalized", "embeddings_cls_normalized", "logits", "sequence_logits")
 _SIGNIFICANT_DIGITS: Final = 7
 
 # What tokenizers stumble over: both languages, names, digits, full-width forms, emoji (one of several code
@@ -49,6 +50,15 @@ TEXTS: Final = (
     ),
 )
 
+# For classifiers, which may read two texts together: in both languages, across them, and of unlike lengths.
+PAIRS: Final = (
+    ("How long does a refund take?", "Refunds arrive within three working days."),
+    ("退款要多久？", "退款三个工作日到账。"),
+    ("怎么申请退款？", "We deliver on Sundays as well."),
+    ("好", "下午四点前付款的订单当天发出，周末和法定节假日顺延。"),
+    ("The parcel is late, and the order page shows no scan since Tuesday.", "OK"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class GoldenTexts:
@@ -58,36 +68,52 @@ class GoldenTexts:
         texts: In order.
         input_ids: Of each, special tokens included.
         special: Which of those are special tokens.
+        second_texts: Of pairs; None for a text by itself, and nothing at all if each is.
+        token_type_ids: Of each of ``input_ids``; nothing at all if each is 0.
     """
 
     texts: tuple[str, ...]
     input_ids: tuple[tuple[int, ...], ...]
     special: tuple[tuple[bool, ...], ...]
+    second_texts: tuple[str | None, ...] = ()
+    token_type_ids: tuple[tuple[int, ...], ...] = ()
 
 
 class FidelityError(RuntimeError):
     """Rounding the weights as asked moves the model's answers too far."""
 
 
-def tokenise(tokenizer: Tokenizer, max_tokens: int, texts: Sequence[str] = TEXTS) -> GoldenTexts:
+def tokenise(
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    texts: Sequence[str] = TEXTS,
+    *,
+    pairs: Sequence[tuple[str, str]] = (),
+    token_types: bool = False,
+) -> GoldenTexts:
     """Tokenise the texts that fit into a model.
 
     Args:
         tokenizer: Without truncation and padding.
         max_tokens: Of the model; longer texts are left out.
         texts: To choose from.
+        pairs: The same, of texts that are read together.
+        token_types: Whether the model is told which of a pair's texts a token is of.
 
     Raises:
         ValueError: None fits.
     """
-    encoded = {text: tokenizer.encode(text) for text in texts}
+    encoded: dict[tuple[str, str | None], Encoding] = {(text, None): tokenizer.encode(text) for text in texts}
+    encoded |= {pair: tokenizer.encode(*pair) for pair in pairs}
     fitting = {text: encoding for text, encoding in encoded.items() if len(encoding.ids) <= max_tokens}
     if not fitting:
         raise ValueError(f"no golden text fits into {max_tokens} tokens")
     return GoldenTexts(
-        tuple(fitting),
+        tuple(text for text, _ in fitting),
         tuple(tuple(encoding.ids) for encoding in fitting.values()),
         tuple(tuple(map(bool, encoding.special_tokens_mask)) for encoding in fitting.values()),
+        tuple(second for _, second in fitting) if pairs else (),
+        tuple(tuple(encoding.type_ids) for encoding in fitting.values()) if token_types else (),
     )
 
 
@@ -95,14 +121,14 @@ def run_each(module: GraphModule, golden: GoldenTexts) -> dict[str, list[NDArray
     """Run PyTorch on one text at a time, unpadded.
 
     Returns:
-        By recorded output: one array a text, [H] for vectors, [S, L] for logits.
+        By recorded output: one array a text, [H] for vectors, [S, L] for logits of tokens, [L] for those of
+        the whole text.
     """
     results: dict[str, list[NDArray[np.float32]]] = {name: [] for name in module.outputs if name in _RECORDED}
-    for ids in golden.input_ids:
+    for index, ids in enumerate(golden.input_ids):
         row = np.array([ids], np.int64)
-        outputs = module.run(
-            {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
-        )
+        types = np.array([golden.token_type_ids[index]], np.int64) if golden.token_type_ids else row * 0
+        outputs = module.run({"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": types})
         for name, arrays in results.items():
             arrays.append(outputs[name][0])
     return results
@@ -117,19 +143,29 @@ def fidelity(
 
     Returns:
         By output: the least cosine over the texts; a text's logits count as one vector, without those of
-        special tokens, which training gives no label and decoding never reads.
+        special tokens, which training gives no label and decoding never reads. Of logits of whole texts,
+        those of a label over all texts count as one vector: a text has but few of them.
     """
 
     def answers(name: str, index: int, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         return arrays[index][~np.array(golden.special[index])] if name == "logits" else arrays[index]
+
+    def vectors(
+        name: str, arrays: Sequence[NDArray[np.float32]]
+    ) -> list[NDArray[np.float32]] | NDArray[np.float32]:
+        if name == "sequence_logits":
+            return np.stack(arrays).T
+        return [answers(name, index, arrays) for index in range(len(golden.texts))]
 
     return {
         # NumPy's minimum: Python's passes over a NaN that is not the first.
         name: float(
             np.min(
                 [
-                    _cosine(answers(name, index, original[name]), answers(name, index, stored[name]))
-                    for index in range(len(golden.texts))
+                    _cosine(before, after)
+                    for before, after in zip(
+                        vectors(name, original[name]), vectors(name, stored[name]), strict=True
+                    )
                 ]
             )
         )
@@ -158,10 +194,13 @@ def _cosine(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
 
 def as_json(golden: GoldenTexts, outputs: Mapping[str, Sequence[NDArray[np.float32]]]) -> dict[str, Any]:
     """Return what ``golden.json`` holds."""
+    seconds, types = golden.second_texts, golden.token_type_ids
     return {
         "tolerance": TOLERANCE,
         "texts": list(golden.texts),
+        **({"second_texts": list(seconds)} if seconds else {}),
         "input_ids": [list(ids) for ids in golden.input_ids],
+        **({"token_type_ids": [list(ids) for ids in types]} if types else {}),
         "outputs": {name: [_rounded(array) for array in arrays] for name, arrays in outputs.items()},
     }
 

@@ -23,7 +23,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from model.encoder.heads import TokenClassifier
+from model.encoder.heads import SequenceClassifier, TokenClassifier
 from model.encoder.pooling import cls_pool, l2_normalise, mean_pool
 from model.export.storage import BLOCK_SIZE, CODES, SCALES, EncodedTensor, StoredArray, int8_block_size
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
@@ -83,6 +83,24 @@ class TaggingOutputs(nn.Module):
         return (self.classifier(self.encoder(input_ids, attention_mask, token_type_ids)),)
 
 
+class ClassifyingOutputs(nn.Module):
+    """The classifier of whole texts, under the interface that the graph has."""
+
+    def __init__(self, classifier: SequenceClassifier) -> None:
+        super().__init__()
+        self.encoder = classifier.encoder
+        self.transform = classifier.transform
+        self.activation = classifier.activation
+        self.classifier = classifier.classifier
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Compute the logits, [B, L], as a tuple of one; what makes scores of them is left to the caller."""
+        first = cls_pool(self.encoder(input_ids, attention_mask, token_type_ids))
+        return (self.classifier(self.activation(self.transform(first))),)
+
+
 @dataclass(frozen=True, slots=True)
 class GraphModule:
     """What is traced, and what its outputs are called.
@@ -91,26 +109,32 @@ class GraphModule:
         module: In evaluation mode.
         outputs: One name per tensor that the module returns.
         vocab_size: Token ids are below it.
+        token_types: Token types are below it; 1 = texts come one by one, all tokens with type 0.
     """
 
     module: nn.Module
     outputs: tuple[str, ...]
     vocab_size: int
+    token_types: int = 1
 
     @classmethod
-    def of(cls, model: Encoder | TokenClassifier) -> GraphModule:
-        """Wrap an encoder for embeddings, or a token classifier for tagging."""
-        module: nn.Module
-        outputs: tuple[str, ...]
-        if isinstance(model, TokenClassifier):
-            module, outputs, config = (
-                TaggingOutputs(model),
-                OUTPUT_NAMES["token-classification"],
-                model.encoder.config,
-            )
-        else:
-            module, outputs, config = EmbeddingOutputs(model), OUTPUT_NAMES["embedding"], model.config
-        return cls(module.eval(), outputs, config.vocab_size)
+    def of(cls, model: Encoder | TokenClassifier | SequenceClassifier) -> GraphModule:
+        """Wrap an encoder for embeddings, or a classifier of tokens or of whole texts."""
+        match model:
+            case TokenClassifier():
+                outputs = OUTPUT_NAMES["token-classification"]
+                return cls(TaggingOutputs(model).eval(), outputs, model.encoder.config.vocab_size)
+            case SequenceClassifier():
+                config = model.encoder.config
+                return cls(
+                    ClassifyingOutputs(model).eval(),
+                    OUTPUT_NAMES["sequence-classification"],
+                    config.vocab_size,
+                    token_types=max(1, min(2, config.type_vocab_size)),
+                )
+            case _:
+                outputs = OUTPUT_NAMES["embedding"]
+                return cls(EmbeddingOutputs(model).eval(), outputs, model.config.vocab_size)
 
     def parameters(self) -> dict[str, Tensor]:
         """The module's parameters, under the names that the bundle gives them."""
@@ -140,7 +164,7 @@ class GraphModule:
 
 
 def bundle_name(name: str) -> str:
-    """Turn a parameter's name in the traced module, or in a token classifier, into the bundle's."""
+    """Turn a parameter's name in the traced module, or in a classifier, into the bundle's."""
     return name.removeprefix(_PREFIX)
 
 

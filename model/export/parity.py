@@ -34,6 +34,7 @@ TOLERANCES: Final = {
     "embeddings_cls_normalized": 1e-5,
     "embeddings_mean_normalized": 1e-5,
     "logits": 1e-4,
+    "sequence_logits": 1e-4,
 }
 _PER_TOKEN: Final = frozenset({"last_hidden_state", "logits"})
 
@@ -152,7 +153,7 @@ def measure_parity(
     generator = np.random.default_rng(20170612)
     measured: list[ParityCase] = []
     for batch, sequence, padded in cases:
-        feeds = _random_batch(generator, reference.vocab_size, batch, sequence, padded=padded)
+        feeds = _random_batch(generator, reference, batch, sequence, padded=padded)
         expected, actual = reference.run(feeds), run(feeds)
         real = feeds["attention_mask"].astype(bool)
         differences = {
@@ -165,20 +166,19 @@ def measure_parity(
 
 
 def _random_batch(
-    generator: np.random.Generator, vocab_size: int, batch: int, sequence: int, *, padded: bool
+    generator: np.random.Generator, reference: GraphModule, batch: int, sequence: int, *, padded: bool
 ) -> dict[str, NDArray[np.int64]]:
-    input_ids = generator.integers(0, vocab_size, (batch, sequence))
+    input_ids = generator.integers(0, reference.vocab_size, (batch, sequence))
     lengths = np.full(batch, sequence)
     if padded:
         # Alone, a padded row is shorter than the batch is long; among others, the first one fills it.
         lengths = generator.integers(1, sequence, batch)
         lengths[0] = sequence if batch > 1 else lengths[0]
     attention_mask = (np.arange(sequence) < lengths[:, None]).astype(np.int64)
-    return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "token_type_ids": np.zeros_like(input_ids),
-    }
+    token_type_ids = np.zeros_like(input_ids)
+    if reference.token_types > 1:
+        token_type_ids = generator.integers(0, reference.token_types, (batch, sequence)) * attention_mask
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
 
 
 def _difference(

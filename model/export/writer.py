@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from model.encoder.heads import TokenClassifier
+from model.encoder.encoder import Encoder
+from model.encoder.heads import SequenceClassifier, TokenClassifier
 from model.export import golden
 from model.export.graph import (
     WORD_TABLE,
@@ -43,12 +44,14 @@ from model.runtime.bundle import (
     Bundle,
     Family,
     FileEntry,
+    LabelActivation,
     Manifest,
     Precision,
     ScoreCalibration,
     Source,
     Storage,
     StoredPrecision,
+    Task,
     faults_in,
 )
 from model.runtime.engine import GRAPH_NAME, OnnxRuntimeEngine, TokenBatch
@@ -62,7 +65,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from model.encoder.config import EncoderConfig
-    from model.encoder.encoder import Encoder
 
 EMBEDDINGS_FILE: Final = "embeddings.safetensors"
 ENCODER_FILE: Final = "encoder.safetensors"
@@ -80,7 +82,7 @@ class BundleContents:
 
     Attributes:
         name: Of the bundle.
-        model: In float32; an encoder makes an embedding bundle, a token classifier a tagging one.
+        model: In float32; an encoder makes an embedding bundle, a classifier one of its task.
         family: Of checkpoints that the weights come from.
         tokenizer: As the model was trained with; its truncation and padding are dropped.
         source: Where the weights are from.
@@ -92,12 +94,14 @@ class BundleContents:
         normalize: Whether its vectors are scaled to length one unless asked otherwise.
         prompts: Text put before an input, by name.
         default_prompt_name: The prompt used unless another is asked for.
+        label_activation: What makes scores of a sequence classifier's logits; None for any other model.
+        pair_token_types: Whether a sequence classifier is told which of a pair's texts a token is of.
         notices: Further text files by name, such as ``LICENSE``.
         quality: Measured figures.
     """
 
     name: str
-    model: Encoder | TokenClassifier
+    model: Encoder | TokenClassifier | SequenceClassifier
     family: Family
     tokenizer: Tokenizer
     source: Source
@@ -109,6 +113,8 @@ class BundleContents:
     normalize: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    label_activation: LabelActivation | None = None
+    pair_token_types: bool = False
     notices: Mapping[str, str] = field(default_factory=dict)
     quality: Mapping[str, Any] = field(default_factory=dict)
 
@@ -116,12 +122,23 @@ class BundleContents:
     def config(self) -> EncoderConfig:
         """Of the encoder, whichever model it is in."""
         model = self.model
-        return model.encoder.config if isinstance(model, TokenClassifier) else model.config
+        return model.config if isinstance(model, Encoder) else model.encoder.config
+
+    @property
+    def task(self) -> Task:
+        """What the bundle is for."""
+        match self.model:
+            case TokenClassifier():
+                return "token-classification"
+            case SequenceClassifier():
+                return "sequence-classification"
+            case _:
+                return "embedding"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """In logit order; none for an embedding model."""
-        return self.model.labels if isinstance(self.model, TokenClassifier) else ()
+        return () if isinstance(self.model, Encoder) else self.model.labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +239,12 @@ def write_bundle(
         (folder / GRAPH_NAME).write_bytes(graph.SerializeToString(deterministic=True))
         progress("tracing the graph", 1, 1)
 
-        golden_texts = golden.tokenise(tokenizer, contents.max_tokens)
+        golden_texts = golden.tokenise(
+            tokenizer,
+            contents.max_tokens,
+            pairs=golden.PAIRS if contents.task == "sequence-classification" else (),
+            token_types=contents.pair_token_types,
+        )
         progress("running the golden texts", 0, 2)
         before = golden.run_each(traced, golden_texts)
         progress("running the golden texts", 1, 2)
@@ -452,7 +474,7 @@ def _accept(folder: Path) -> None:
 
 def _manifest(contents: BundleContents, tensors: Mapping[str, EncodedTensor], folder: Path) -> Manifest:
     config = contents.config
-    is_tagger = bool(contents.labels)
+    embeds = contents.task == "embedding"
     encodings = {
         "embeddings": tensors[WORD_TABLE].encoding,
         "linear": next(
@@ -463,19 +485,21 @@ def _manifest(contents: BundleContents, tensors: Mapping[str, EncodedTensor], fo
     try:
         return Manifest(
             name=contents.name,
-            task="token-classification" if is_tagger else "embedding",
+            task=contents.task,
             architecture=_architecture(contents, tensors),
             source=contents.source,
             licence=contents.licence,
             languages=tuple(contents.languages),
             description=contents.description,
             max_tokens=contents.max_tokens,
-            pooling=None if is_tagger else contents.pooling,
-            normalize=contents.normalize and not is_tagger,
-            dimensions=None if is_tagger else config.hidden_size,
+            pooling=contents.pooling if embeds else None,
+            normalize=contents.normalize and embeds,
+            dimensions=config.hidden_size if embeds else None,
             prompts=dict(contents.prompts),
             default_prompt_name=contents.default_prompt_name,
             labels=contents.labels,
+            label_activation=contents.label_activation,
+            pair_token_types=contents.pair_token_types,
             precision=Precision(storage=StoredPrecision.model_validate(encodings)),
             quality=dict(contents.quality),
             files={

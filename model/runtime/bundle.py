@@ -34,7 +34,8 @@ MANIFEST_NAME = "manifest.json"
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-Task = Literal["embedding", "token-classification"]
+Task = Literal["embedding", "token-classification", "sequence-classification"]
+LabelActivation = Literal["softmax", "sigmoid", "none"]
 Family = Literal["bert", "roberta", "xlm-roberta", "distilbert", "conche"]
 SchemeName = Literal["bio", "iob1", "bioes", "bilou", "plain"]
 Storage = Literal["float32", "float16", "int8_row", "int8_block", "q4_block32"]
@@ -138,6 +139,8 @@ class Manifest(_Part):
     prompts: dict[str, str] = {}
     default_prompt_name: str | None = None
     labels: tuple[str, ...] = ()
+    label_activation: LabelActivation | None = None  # from a text's logits to scores
+    pair_token_types: bool = False  # whether tokens of a pair's second text have type 1
     label_scheme: SchemeName | None = None  # None = as the labels' letters say
     calibration: ScoreCalibration | None = None  # of entity scores; None = means over words
     precision: Precision
@@ -155,12 +158,7 @@ class Manifest(_Part):
                 f"max_tokens {self.max_tokens} exceeds max_position_embeddings {rows} "
                 f"less position_offset {offset}"
             )
-        if self.task == "embedding" and (self.pooling is None or self.dimensions is None or self.labels):
-            problems.append("an embedding bundle needs pooling and dimensions and has no labels")
-        if self.task == "token-classification" and not self.labels:
-            problems.append("a token-classification bundle needs labels")
-        if len(set(self.labels)) != len(self.labels):
-            problems.append("labels repeat")
+        problems += self._task_problems()
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             problems.append(f"default_prompt_name {self.default_prompt_name!r} is not among the prompts")
         bad_names = sorted(
@@ -171,6 +169,22 @@ class Manifest(_Part):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _task_problems(self) -> list[str]:
+        problems = []
+        if self.task == "embedding" and (self.pooling is None or self.dimensions is None or self.labels):
+            problems.append("an embedding bundle needs pooling and dimensions and has no labels")
+        if self.task != "embedding" and not self.labels:
+            problems.append(f"a {self.task} bundle needs labels")
+        if (self.task == "sequence-classification") != (self.label_activation is not None):
+            problems.append("a sequence-classification bundle, and no other, needs label_activation")
+        if self.label_activation == "softmax" and len(self.labels) < 2:
+            problems.append("softmax over a single label gives 1 whatever the text")
+        if self.pair_token_types and self.architecture.type_vocab_size < 2:
+            problems.append("pair_token_types needs a type_vocab_size of 2 or more")
+        if len(set(self.labels)) != len(self.labels):
+            problems.append("labels repeat")
+        return problems
 
 
 @dataclass(frozen=True, slots=True)

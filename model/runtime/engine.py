@@ -35,6 +35,7 @@ OUTPUT_NAMES = {
         "embeddings_mean_normalized",
     ),
     "token-classification": ("logits",),
+    "sequence-classification": ("sequence_logits",),
 }
 PER_TOKEN_OUTPUTS = frozenset({"last_hidden_state", "logits"})
 """Those with a row for each token; of the others each text has one."""
@@ -55,7 +56,7 @@ class TokenBatch:
     Attributes:
         input_ids: token ids, padded at the end.
         attention_mask: 1 = token, 0 = padding.
-        token_type_ids: 0 throughout for single texts.
+        token_type_ids: 1 for tokens of a pair's second text, where the model tells them apart; else 0.
     """
 
     input_ids: NDArray[np.int64]
@@ -63,21 +64,35 @@ class TokenBatch:
     token_type_ids: NDArray[np.int64]
 
 
-def pad_batch(rows: Sequence[NDArray[np.int64]], pad_token_id: int) -> TokenBatch:
+def pad_batch(
+    rows: Sequence[NDArray[np.int64]],
+    pad_token_id: int,
+    *,
+    token_types: Sequence[NDArray[np.int64] | None] | None = None,
+) -> TokenBatch:
     """Pad ``rows`` ([S_i] int64 each) at the end to the longest.
 
+    Args:
+        rows: token ids.
+        pad_token_id: what is put behind them.
+        token_types: of each row, [S_i] int64; None = all 0, for a row or for all.
+
     Raises:
-        ValueError: no rows, or a row without tokens (its mean over no tokens would not be a number).
+        ValueError: no rows, or a row without tokens (its mean over no tokens would not be a number), or token
+            types that are not one for each token.
     """
     if not rows or min(len(row) for row in rows) == 0:
         raise ValueError("a batch needs at least one row, and every row at least one token")
     shape = (len(rows), max(len(row) for row in rows))
     input_ids = np.full(shape, pad_token_id, dtype=np.int64)
     attention_mask = np.zeros(shape, dtype=np.int64)
-    for index, row in enumerate(rows):
+    token_type_ids = np.zeros(shape, dtype=np.int64)
+    for index, (row, types) in enumerate(zip(rows, token_types or [None] * len(rows), strict=True)):
         input_ids[index, : len(row)] = row
         attention_mask[index, : len(row)] = 1
-    return TokenBatch(input_ids, attention_mask, np.zeros(shape, dtype=np.int64))
+        if types is not None:
+            token_type_ids[index, : len(row)] = types
+    return TokenBatch(input_ids, attention_mask, token_type_ids)
 
 
 class Engine(Protocol):

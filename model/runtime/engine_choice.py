@@ -326,7 +326,11 @@ def measure(
     The engines take turns, so that what else runs here slows all of them; the least, because others can only
     make a run longer. Takes ``_SECONDS`` or so.
     """
-    output = "logits" if manifest.task == "token-classification" else "embeddings_mean"
+    output = {
+        "embedding": "embeddings_mean",
+        "token-classification": "logits",
+        "sequence-classification": "sequence_logits",
+    }[manifest.task]
     batches = [_batch(manifest, shape, pad_token_id) for shape in _SHAPES]
     least = dict.fromkeys(engines, np.full(len(batches), np.inf))
     ends_at = time.perf_counter() + _SECONDS

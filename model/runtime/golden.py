@@ -13,17 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model.runtime.bundle import Bundle, BundleError, reading
+from model.runtime.bundle import Bundle, BundleError, LabelActivation, reading
 from model.runtime.crf import LinearChainCrf
 from model.runtime.decoding import SequenceDecoder
 from model.runtime.engine import OUTPUT_NAMES, PER_TOKEN_OUTPUTS, Engine, pad_batch
 from model.runtime.label_schemes import LabelScheme
+from model.runtime.label_scores import label_scores
+from model.runtime.sequences import TokenSequence, read_sequences
 from model.runtime.tagging import find_entities
 from model.runtime.tokenization import TokenizedText, Tokenizer
 
 GOLDEN_NAME = "golden.json"
 LEAST_COSINE: Final = 0.999
 """Of each golden text's output in bfloat16 with the one in ``golden.json``."""
+LARGEST_SCORE_DIFFERENCE: Final = 0.02
+"""Of each label's score of a whole text, the same; the cosine of a single logit says nothing."""
 
 
 class Golden(BaseModel):
@@ -32,15 +36,19 @@ class Golden(BaseModel):
     Attributes:
         tolerance: largest absolute difference allowed.
         texts: tokenised without a prefix.
+        second_texts: of pairs; None for a text by itself, or throughout.
         input_ids: [S_i] per text.
-        outputs: by output name; [H] per text if pooled, [S_i, L] if per token.
+        token_type_ids: [S_i] per text; None = all 0.
+        outputs: by output name; [H] or [L] per text, [S_i, L] if per token.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     tolerance: float = Field(gt=0)
     texts: list[str] = Field(min_length=1)
+    second_texts: list[str | None] | None = None
     input_ids: list[list[int]]
+    token_type_ids: list[list[int]] | None = None
     outputs: dict[str, list[list[float]] | list[list[list[float]]]] = Field(min_length=1)
 
 
@@ -80,7 +88,8 @@ def check_alike(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> Likenes
     """Hold an engine that computes less exactly than float32 to what its answers are for.
 
     The golden texts are run as by ``check_golden``. Each text's output has a cosine of at least
-    ``LEAST_COSINE`` with the golden one, and a tagger finds the same entities.
+    ``LEAST_COSINE`` with the golden one, a tagger finds the same entities, and scores of whole texts are
+    within ``LARGEST_SCORE_DIFFERENCE``.
 
     Raises:
         BundleError: as ``check_golden``.
@@ -88,6 +97,7 @@ def check_alike(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> Likenes
     golden, tokenized = _tokenise(bundle, tokenizer)
     least = 1.0
     decoder = _decoder(bundle) if bundle.manifest.task == "token-classification" else None
+    words = [] if decoder is None else tokenizer.tokenize(golden.texts)
     for name, index, actual in _answers(golden, tokenized, tokenizer.pad_token_id, engine):
         expected = np.array(golden.outputs[name][index], dtype=np.float64)
         where = f"{bundle.path.name}: {name} of text {index}"
@@ -100,9 +110,19 @@ def check_alike(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> Likenes
             raise BundleError("golden-outputs", f"{where} has cosine {cosine:.5f}, under {LEAST_COSINE}")
         least = min(least, cosine)
         if decoder is not None:
-            text, own = golden.texts[index], tokenized[index]
+            text, own = golden.texts[index], words[index]
             if _entities(text, own, actual, decoder) != _entities(text, own, expected, decoder):
                 raise BundleError("golden-outputs", f"{where} gives other entities")
+        if bundle.manifest.label_activation is not None:
+            # By the sigmoid where a bundle has bare logits, whose range nobody knows.
+            bounded: LabelActivation = (
+                "softmax" if bundle.manifest.label_activation == "softmax" else "sigmoid"
+            )
+            before, after = (
+                label_scores(one.astype(np.float32)[None], bounded) for one in (expected, actual)
+            )
+            if not (difference := float(np.abs(before - after).max())) <= LARGEST_SCORE_DIFFERENCE:
+                raise BundleError("golden-outputs", f"{where} gives scores that are off by {difference:.3g}")
     return LikenessReport(len(tokenized), tuple(sorted(golden.outputs)), least)
 
 
@@ -118,25 +138,38 @@ def prove(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> None:
         check_alike(bundle, tokenizer, engine)
 
 
-def _tokenise(bundle: Bundle, tokenizer: Tokenizer) -> tuple[Golden, list[TokenizedText]]:
+def _tokenise(bundle: Bundle, tokenizer: Tokenizer) -> tuple[Golden, list[TokenSequence]]:
     golden = _read(bundle)
-    tokenized = tokenizer.tokenize(golden.texts)
+    seconds = golden.second_texts or [None] * len(golden.texts)
+    items = [
+        first if second is None else (first, second)
+        for first, second in zip(golden.texts, seconds, strict=True)
+    ]
+    tokenized = read_sequences(tokenizer, items, token_types=bundle.manifest.pair_token_types)
     for index, text in enumerate(tokenized):
+        types = [0] * len(text) if golden.token_type_ids is None else golden.token_type_ids[index]
         if text.input_ids.tolist() != golden.input_ids[index]:
             raise BundleError("golden-tokens", f"{bundle.path.name}: text {index} gives other token ids")
+        if text.token_type_ids.tolist() != types:
+            raise BundleError("golden-tokens", f"{bundle.path.name}: text {index} gives other token types")
     for name in golden.outputs:
         _check_width(bundle, golden, name)
     return golden, tokenized
 
 
 def _answers(
-    golden: Golden, tokenized: list[TokenizedText], pad_token_id: int, engine: Engine
+    golden: Golden, tokenized: list[TokenSequence], pad_token_id: int, engine: Engine
 ) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
     """(output, text, what the engine gives) of each text, in one padded batch and then alone."""
     names = sorted(golden.outputs)
     everything = list(range(len(tokenized)))
     for indices in (everything, *([index] for index in everything)):
-        arrays = engine.run(pad_batch([tokenized[index].input_ids for index in indices], pad_token_id), names)
+        batch = pad_batch(
+            [tokenized[index].input_ids for index in indices],
+            pad_token_id,
+            token_types=[tokenized[index].token_type_ids for index in indices],
+        )
+        arrays = engine.run(batch, names)
         for name in names:
             for place, index in enumerate(indices):
                 # The rest of a padded row means nothing.
@@ -169,6 +202,7 @@ def _read(bundle: Bundle) -> Golden:
     except ValidationError as error:
         raise BundleError("golden", f"{where}: {error}") from error
     counts = {len(golden.texts), len(golden.input_ids), *(len(rows) for rows in golden.outputs.values())}
+    counts |= {len(one) for one in (golden.second_texts, golden.token_type_ids) if one is not None}
     if len(counts) != 1:
         raise BundleError("golden", f"{where} has lists of different lengths: {sorted(counts)}")
     unknown = sorted(set(golden.outputs) - set(OUTPUT_NAMES[bundle.manifest.task]))

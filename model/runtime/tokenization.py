@@ -164,15 +164,18 @@ class Tokenizer:
         return self._vocab_size
 
     def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True
+        self, texts: Sequence[str | tuple[str, str]], *, add_special_tokens: bool = True
     ) -> list[tokenizers.Encoding]:
-        """Tokenise each text whole, and give back what the library says of it, offsets unaltered.
+        """Tokenise each text, or pair of texts, whole, and give back what the library says of it.
+
+        Offsets are unaltered: in code points of a text, or of that one of a pair that the token is of.
 
         Raises:
             NotTextError: a text holds half of a surrogate pair.
         """
         for index, text in enumerate(texts):
-            check_characters(text, index)
+            for one in (text,) if isinstance(text, str) else text:
+                check_characters(one, index)
         return self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
 
     def decode_batch(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:

@@ -121,9 +121,13 @@ def read_base(base: Path) -> Manifest:
 
     Raises:
         BundleError: The bundle is damaged.
-        UnfitBaseError: It is a tagger with a CRF, which cannot be gone on with.
+        UnfitBaseError: It is a tagger with a CRF, which cannot be gone on with, or a classifier of texts.
     """
     bundle = Bundle.load(base)
+    if bundle.manifest.task == "sequence-classification":
+        raise UnfitBaseError(
+            f"{bundle.manifest.name} classifies texts; a tagger starts from an embedding bundle or a tagger"
+        )
     if CRF_NAME in bundle.manifest.files:
         raise UnfitBaseError(f"{bundle.manifest.name} has a CRF; a tagger without one can be trained on")
     return bundle.manifest

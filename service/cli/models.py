@@ -134,12 +134,11 @@ def import_(checkpoint: str, revision: str | None, *, as_json: bool) -> None:
     _prepare_to_read(checkpoint)
     from model.encoder.checkpoint import read_checkpoint
     from model.encoder.errors import CheckpointError
-    from model.encoder.weights import load_encoder, load_token_classifier
+    from model.export.from_checkpoint import LOADERS
 
     try:
         read = read_checkpoint(checkpoint, revision=revision)
-        load = load_token_classifier if read.labels else load_encoder
-        _, report = load(read)
+        _, report = LOADERS[read.task](read)
         read.tokenizer_json()
     except CheckpointError as error:
         raise click.ClickException(str(error)) from error
@@ -166,8 +165,8 @@ def import_(checkpoint: str, revision: str | None, *, as_json: bool) -> None:
 @click.option("--revision", help="Branch, tag or commit, for a model of the hub.")
 @click.option(
     "--task",
-    type=click.Choice(["embedding", "token-classification"]),
-    help="By default token-classification for a checkpoint with labels, else embedding.",
+    type=click.Choice(["embedding", "token-classification", "sequence-classification"]),
+    help="By default what the checkpoint was trained for.",
 )
 @click.option(
     "--pooling", type=click.Choice(["cls", "mean"]), help="By default as the checkpoint says, else mean."
@@ -267,6 +266,8 @@ def _print_written(written: WrittenBundle) -> None:
         click.echo(f"  prompts           {', '.join(manifest.prompts) or 'none'}")
     else:
         click.echo(f"  labels            {', '.join(manifest.labels)}")
+    if manifest.label_activation:
+        click.echo(f"  scores            {_scores(manifest)}")
     click.echo(f"  graph - PyTorch   {worst} ({len(written.parity.cases)} batches)")
     click.echo(f"  stored - original cosine at least {cosines}")
 
@@ -292,7 +293,9 @@ def _facts(checkpoint: Checkpoint, report: LoadReport) -> dict[str, Any]:
         "normalize": checkpoint.normalize,
         "prompts": list(checkpoint.prompts),
         "default_prompt": checkpoint.default_prompt_name,
+        "task": checkpoint.task,
         "labels": list(checkpoint.labels),
+        "label_activation": checkpoint.label_activation,
         "licence": checkpoint.licence,
         "languages": list(checkpoint.languages),
     }
@@ -353,16 +356,34 @@ def _nbytes(manifest: Manifest) -> int:
 
 def _row(bundle: Bundle) -> tuple[str, ...]:
     manifest = bundle.manifest
-    gives = f"{manifest.dimensions} dims" if manifest.task == "embedding" else _entity_types(manifest.labels)
     return (
         manifest.name,
         manifest.task,
-        gives,
+        _gives(manifest),
         ",".join(manifest.languages) or "-",
         manifest.licence,
         f"{_nbytes(manifest) / 1e6:.1f}",
         _quality(manifest.quality) or "not measured",
     )
+
+
+def _gives(manifest: Manifest) -> str:
+    match manifest.task:
+        case "embedding":
+            return f"{manifest.dimensions} dims"
+        case "token-classification":
+            return _entity_types(manifest.labels)
+        case "sequence-classification":
+            return ",".join(manifest.labels)
+
+
+def _scores(manifest: Manifest) -> str:
+    """What makes scores of a classifier's logits."""
+    return {
+        "softmax": "softmax over the labels",
+        "sigmoid": "sigmoid of each label's logit",
+        "none": "the logits as they are",
+    }[manifest.label_activation or "none"]
 
 
 def _entity_types(labels: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import torch
 
 from model.encoder.config import EncoderConfig
 from model.encoder.encoder import Encoder
-from model.encoder.heads import TokenClassifier
+from model.encoder.heads import SequenceClassifier, TokenClassifier
 from model.export.storage import encode
 from model.export.writer import BundleContents
 from model.runtime.bundle import Source, Storage
@@ -62,7 +62,17 @@ def tagger(*, grid: Storage | None = None) -> TokenClassifier:
     return model
 
 
-def contents(model: Encoder | TokenClassifier, name: str = "small") -> BundleContents:
+def classifier() -> SequenceClassifier:
+    """A classifier of texts in evaluation mode, whose encoder is that of ``encoder``."""
+    torch.manual_seed(0)
+    model = SequenceClassifier(config(), LABELS[:3], head_act="tanh").eval()
+    scramble(model.transform)
+    scramble(model.classifier)
+    model.encoder.load_state_dict(encoder().state_dict())
+    return model
+
+
+def contents(model: Encoder | TokenClassifier | SequenceClassifier, name: str = "small") -> BundleContents:
     """What ``write_bundle`` takes."""
     return BundleContents(
         name=name,

@@ -73,6 +73,30 @@ def test_an_answer_that_is_not_a_number_is_unfaithful_wherever_it_stands() -> No
             raise_if_unfaithful(cosines)
 
 
+def test_pairs_are_recorded_with_their_segments() -> None:
+    """Those that fit; for a model that is not told which text a token is of, without."""
+    pairs = [("a cat", "好"), ("a cat sat on the mat", "hello world")]
+    golden = tokenise(tiny_tokenizer(), 8, ["好"], pairs=pairs, token_types=True)
+    written = as_json(golden, {})
+    assert (written["texts"], written["second_texts"]) == (["好", "a cat"], [None, "好"])
+    assert written["token_type_ids"] == [[0, 0, 0], [0, 0, 0, 0, 1, 1]]
+    assert [len(ids) for ids in written["input_ids"]] == [3, 6]
+    plain = as_json(tokenise(tiny_tokenizer(), 8, ["好"], pairs=pairs), {})
+    assert "token_type_ids" not in plain
+    assert set(as_json(tokenise(tiny_tokenizer(), 8, ["好"]), {})) == {
+        *("tolerance", "texts", "input_ids", "outputs")
+    }
+
+
+def test_one_labels_logits_are_judged_over_all_texts() -> None:
+    """The cosine of single numbers is 1 whatever they are, but for the sign."""
+    golden = GoldenTexts(("a", "b"), ((7,),) * 2, ((False,),) * 2)
+    before = {"sequence_logits": [np.array([3], np.float32), np.array([4], np.float32)]}
+    after = {"sequence_logits": [np.array([4], np.float32), np.array([3], np.float32)]}
+    assert fidelity(golden, before, after)["sequence_logits"] == pytest.approx(24 / 25)
+    assert fidelity(golden, before, before)["sequence_logits"] == pytest.approx(1.0)
+
+
 def test_logits_of_special_tokens_do_not_count() -> None:
     """They are never trained nor read; in a short text their noise would drown the real labels."""
     golden = GoldenTexts(("好",), ((0, 7, 2),), ((True, False, True),))

@@ -16,11 +16,11 @@ from model.export.graph import (
     attach_weights,
     trace,
 )
-from model.export.parity import Run, measure_parity
+from model.export.parity import ParityError, Run, measure_parity
 from model.export.storage import EncodedTensor, encode, write_safetensors
 from model.runtime.bundle import STORAGES, Storage
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
-from tests.model.export.models import config, encoder, scramble, tagger
+from tests.model.export.models import classifier, config, encoder, scramble, tagger
 
 CASES = [
     (batch, sequence, padded)
@@ -123,6 +123,23 @@ def test_logits_match_and_share_the_encoders_names(tmp_path: Path) -> None:
     measure_parity(module, runner(session(tmp_path)), cases=CASES).raise_if_missed()
     own = set(GraphModule.of(encoder()).parameters())
     assert set(module.parameters()) == own | {"classifier.weight", "classifier.bias"}
+
+
+def test_logits_of_texts_match_whatever_the_token_types(tmp_path: Path) -> None:
+    """Random segments, or a graph that lost them would pass."""
+    module = GraphModule.of(classifier())
+    assert module.token_types == 2
+    attached(module, trace(module), "int8_row", tmp_path)
+    run = runner(session(tmp_path))
+    measure_parity(module, run, cases=CASES).raise_if_missed()
+    without = measure_parity(
+        module, lambda feeds: run({**feeds, "token_type_ids": feeds["token_type_ids"] * 0}), cases=CASES
+    )
+    with pytest.raises(ParityError, match="sequence_logits differs"):
+        without.raise_if_missed()
+    own = set(GraphModule.of(encoder()).parameters())
+    head = {f"{layer}.{part}" for layer in ("transform", "classifier") for part in ("weight", "bias")}
+    assert set(module.parameters()) == own | head
 
 
 def test_axes_are_named_and_dynamic(traced: tuple[GraphModule, onnx.ModelProto], tmp_path: Path) -> None:

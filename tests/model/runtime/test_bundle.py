@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from model.runtime.bundle import Bundle, BundleError, discover
-from tests.bundles import refresh_manifest, write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.bundles import (
+    refresh_manifest,
+    write_tiny_classifier_bundle,
+    write_tiny_embedding_bundle,
+    write_tiny_ner_bundle,
+    write_tiny_reranker_bundle,
+)
 
 
 @pytest.fixture
@@ -36,7 +42,15 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, object]], object]) -
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-@pytest.mark.parametrize("write", [write_tiny_embedding_bundle, write_tiny_ner_bundle])
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_tiny_classifier_bundle,
+        write_tiny_embedding_bundle,
+        write_tiny_ner_bundle,
+        write_tiny_reranker_bundle,
+    ],
+)
 def test_a_whole_bundle_loads(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """What the export writes, the service reads."""
     bundle = Bundle.load(write(tmp_path / "bundle"))
@@ -215,6 +229,13 @@ def test_a_newer_format_says_so(folder: Path) -> None:
         ({"pooling": None}, "pooling"),
         ({"labels": ["O"]}, "labels"),
         ({"task": "token-classification"}, "labels"),
+        ({"task": "sequence-classification", "labels": ["a", "b"]}, "label_activation"),
+        (
+            {"task": "sequence-classification", "labels": ["a"], "label_activation": "softmax"},
+            "single label",
+        ),
+        ({"label_activation": "sigmoid"}, "label_activation"),
+        ({"pair_token_types": True}, "type_vocab_size"),
         ({"default_prompt_name": "search"}, "search"),
         ({"files": {"../LICENSE": {"sha256": "0" * 64, "size": 1}}}, "../LICENSE"),
         ({"files": {"manifest.json": {"sha256": "0" * 64, "size": 1}}}, "manifest.json"),

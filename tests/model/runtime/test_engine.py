@@ -85,6 +85,17 @@ def test_padding_goes_to_the_end_with_a_mask() -> None:
     }
 
 
+def test_token_types_are_padded_like_the_ids() -> None:
+    """A row without any has 0 throughout, as padding has."""
+    rows = [row(2, 5, 3), row(2, 5, 3, 6, 3)]
+    batch = pad_batch(rows, 7, token_types=[None, row(0, 0, 0, 1, 1)])
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]
+    batch = pad_batch(rows, 7, token_types=[row(0, 1, 1), None])
+    assert batch.token_type_ids.tolist() == [[0, 1, 1, 0, 0], [0, 0, 0, 0, 0]]
+    with pytest.raises(ValueError, match="shape"):
+        pad_batch(rows, 7, token_types=[row(0, 0), None])
+
+
 @pytest.mark.parametrize("rows", [[], [row(1), row()]])
 def test_a_batch_without_tokens_is_refused(rows: list[NDArray[np.int64]]) -> None:
     """Its mean would be 0/0."""

@@ -15,7 +15,13 @@ from model.runtime.bundle import Bundle, BundleError
 from model.runtime.engine import Engine, OnnxRuntimeEngine, Precision, TokenBatch
 from model.runtime.golden import GoldenReport, check_alike, check_golden, prove
 from model.runtime.tokenization import Tokenizer
-from tests.bundles import refresh_manifest, write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.bundles import (
+    refresh_manifest,
+    write_tiny_classifier_bundle,
+    write_tiny_embedding_bundle,
+    write_tiny_ner_bundle,
+    write_tiny_reranker_bundle,
+)
 
 
 def check(folder: Path) -> GoldenReport:
@@ -39,7 +45,15 @@ def folder(tmp_path: Path) -> Path:
     return write_tiny_embedding_bundle(tmp_path / "tiny")
 
 
-@pytest.mark.parametrize("write", [write_tiny_embedding_bundle, write_tiny_ner_bundle])
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_tiny_classifier_bundle,
+        write_tiny_embedding_bundle,
+        write_tiny_ner_bundle,
+        write_tiny_reranker_bundle,
+    ],
+)
 def test_a_sound_bundle_passes_and_reports_its_difference(
     tmp_path: Path, write: Callable[[Path], Path]
 ) -> None:
@@ -57,11 +71,24 @@ def test_other_token_ids_name_the_text(folder: Path) -> None:
     assert caught.value.check == "golden-tokens"
 
 
+def test_other_token_types_name_the_pair(tmp_path: Path) -> None:
+    """A template that lost its segments gives the same ids."""
+    folder = write_tiny_reranker_bundle(tmp_path / "tiny")
+    edit(folder, lambda golden: golden["token_type_ids"][2].__setitem__(-1, 0))
+    with pytest.raises(BundleError, match="text 2 gives other token types") as caught:
+        check(folder)
+    assert caught.value.check == "golden-tokens"
+    refresh_manifest(write_tiny_reranker_bundle(tmp_path / "told-nothing"), pair_token_types=False)
+    with pytest.raises(BundleError, match="text 2 gives other token types"):
+        check(tmp_path / "told-nothing")
+
+
 @pytest.mark.parametrize(
     ("write", "output", "where"),
     [
         (write_tiny_embedding_bundle, "embeddings_cls_normalized", (3, 5)),
         (write_tiny_ner_bundle, "logits", (1, 2, 0)),
+        (write_tiny_classifier_bundle, "sequence_logits", (3, 1)),
     ],
 )
 def test_another_value_names_output_and_text(

@@ -10,7 +10,12 @@ from click.testing import CliRunner, Result
 
 from model.runtime.bundle import Bundle
 from service.cli import main
-from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.bundles import (
+    refresh_manifest,
+    write_tiny_classifier_bundle,
+    write_tiny_embedding_bundle,
+    write_tiny_ner_bundle,
+)
 from tests.model.encoder.checkpoints import change_json, reference_model, save_checkpoint, save_tensors
 
 
@@ -40,6 +45,13 @@ def test_the_list_shows_what_one_chooses_by(models_dir: Path) -> None:
     assert "PER,LOC,ORG" in ner
     for row, name in ((embedding, "tiny-embedding"), (ner, "tiny-ner")):
         assert Bundle.load(models_dir / name).manifest.licence in row
+
+
+def test_a_classifier_is_listed_with_its_labels_and_verified(tmp_path: Path) -> None:
+    """Its labels are no entity types: none is left out, nor cut at a hyphen."""
+    refresh_manifest(write_tiny_classifier_bundle(tmp_path / "tiny"), labels=["O", "B-refund", "other"])
+    assert "O,B-refund,other" in run("models", "--models-dir", tmp_path).output
+    assert "4 golden texts within" in run("models", "--models-dir", tmp_path, "verify").output
 
 
 def test_json_holds_the_manifests(models_dir: Path) -> None:
@@ -141,6 +153,20 @@ def test_import_says_what_is_in_a_checkpoint(tmp_path: Path) -> None:
     text = run("import", folder).output
     assert "cls.seq_relationship.bias" in text
     assert "pooling:              none" in text
+
+
+def test_import_says_what_a_classifiers_scores_are(tmp_path: Path) -> None:
+    """Before anything is exported."""
+    save_checkpoint(reference_model("bert", "sequence-classification", label_names=["relevant"]), tmp_path)
+    facts = json.loads(run("import", tmp_path, "--json").stdout)
+    assert (facts["task"], facts["labels"], facts["label_activation"]) == (
+        "sequence-classification",
+        ["relevant"],
+        "sigmoid",
+    )
+    refused = run("export", tmp_path, "-o", tmp_path / "bundle", "--task", "embedding")
+    assert refused.exit_code == 1
+    assert "makes no embedding model" in refused.output
 
 
 def test_export_writes_a_bundle_that_verifies(tmp_path: Path) -> None:
