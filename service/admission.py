@@ -45,8 +45,8 @@ class TextLimits:
     max_total_characters: int
     read_empty: bool = False
 
-    def admit(self, texts: Sequence[str], *, param: str, needed: bool = False) -> None:
-        """Check the texts of request field ``param``.
+    def admit(self, texts: Sequence[str | tuple[str, str]], *, param: str, needed: bool = False) -> None:
+        """Check the texts, or pairs of texts, of request field ``param``; a pair counts as one text.
 
         Args:
             texts: of the field.
@@ -60,15 +60,20 @@ class TextLimits:
             TooManyInputsError: more than ``max_inputs``.
             TooManyCharactersError: one text or all together have too many characters.
         """
-        self.admit_sizes([len(text) for text in texts], param=param)
+        items = [(text,) if isinstance(text, str) else text for text in texts]
+        self.admit_sizes([sum(map(len, item)) for item in items], param=param)
         self.admit_sizes(
-            [self._normalised_length(text) for text in texts], param=param, unit="characters, normalised,"
+            [sum(map(self._normalised_length, item)) for item in items],
+            param=param,
+            unit="characters, normalised,",
         )
         if self.read_empty and not needed:
             return
-        for index, text in enumerate(texts):
-            if not text or text.isspace():
-                raise EmptyInputError(f"{param}[{index}] is empty", index=index, param=param)
+        for index, item in enumerate(items):
+            for place, text in enumerate(item):
+                if not text or text.isspace():
+                    which = f"the {('first', 'second')[place]} text of " if len(item) > 1 else ""
+                    raise EmptyInputError(f"{which}{param}[{index}] is empty", index=index, param=param)
 
     def _normalised_length(self, text: str) -> int:
         """Code points that a tokenizer may come to see; a few characters stand for up to 18."""

@@ -31,14 +31,28 @@ from service.http_errors import (
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
-from service.routes import admin, docs, embed, faq, health, info, metrics, ner, openai, search, tei
+from service.routes import (
+    admin,
+    classify,
+    docs,
+    embed,
+    faq,
+    health,
+    info,
+    metrics,
+    ner,
+    openai,
+    search,
+    tei,
+)
 from service.settings import OFF, Settings
 from service.timing_headers import TimingHeaders
 
 OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
 
 ROUTERS = [
-    module.router for module in (embed, search, ner, faq, openai, tei, admin, health, info, metrics, docs)
+    module.router
+    for module in (embed, search, ner, classify, faq, openai, tei, admin, health, info, metrics, docs)
 ]
 KEY_ERRORS = (UnauthorizedError, ForbiddenError, RateLimitedError, TooManyConcurrentError)
 

@@ -1,4 +1,4 @@
-"""Text -> tokens -> batcher -> typed results: ``Embedder`` and ``EntityTagger``.
+"""Text -> tokens -> batcher -> typed results: ``Embedder``, ``EntityTagger`` and ``Classifier``.
 
 Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: one thread that runs models,
 so that two of them never compete for the same cores, and two that tokenise, so the event loop does not.
@@ -17,14 +17,15 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime.bundle import Bundle, Manifest
+from model.runtime.bundle import Bundle, LabelActivation, Manifest
 from model.runtime.crf import LinearChainCrf
 from model.runtime.documents import Document, read_documents
 from model.runtime.engine import PER_TOKEN_OUTPUTS, Engine, pad_batch
 from model.runtime.entities import EntityFinder, EntityOptions
 from model.runtime.offset_units import OffsetUnit, places_in
+from model.runtime.sequences import TextOrPair, TokenSequence, read_sequences, truncate_sequence
 from model.runtime.threads import give_way
-from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer
+from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer, check_characters
 from model.runtime.windows import Window
 from service.batching import BatchingLimits, BatchStats, DynamicBatcher
 from service.errors import (
@@ -152,6 +153,23 @@ class TaggedText:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The logits of each text or pair, in the order given.
+
+    Attributes:
+        logits: [n, L] float32, finite; in the order of the model's labels.
+        tokens: per text or pair, tokens read; special ones included.
+        truncated: per text or pair, tokens cut off; 0 = all of it was read.
+        empty: places of those with a text that held nothing to read.
+    """
+
+    logits: NDArray[np.float32]
+    tokens: list[int]
+    truncated: list[int]
+    empty: list[int]
+
+
 class InferenceObserver(Protocol):
     """What is told about the work of one model; none of it may block or raise."""
 
@@ -208,14 +226,15 @@ class ComputeBudget:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a batch: [S] int64 ids, and the graph output wanted for it."""
+    """One row of a batch: [S] int64 ids, the graph output wanted for it, and token types; None = all 0."""
 
     input_ids: NDArray[np.int64]
     output: str
+    token_type_ids: NDArray[np.int64] | None = None
 
 
 class _Model:
-    """What both tasks do alike: tokenise off the event loop, and run rows through a batcher."""
+    """What all tasks do alike: tokenise off the event loop, and run rows through a batcher."""
 
     def __init__(
         self,
@@ -269,14 +288,16 @@ class _Model:
 
     async def tokenize(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Other],
         *,
+        sizes: Sequence[int],
         param: str,
-        read: Callable[[int, Sequence[str]], list[Value]],
+        read: Callable[[int, Sequence[Other]], list[Value]],
     ) -> list[Value]:
         """Map ``read(position of the first, texts)``, which tokenises, over the texts in the threads for it.
 
-        The first fault, in order, is raised.
+        The first fault, in order, is raised. Texts may be pairs of them as well; ``sizes`` are their
+        characters.
 
         Raises:
             OverloadedError: the queue has no room, or too much is being tokenised; nothing was started.
@@ -285,7 +306,7 @@ class _Model:
         """
         self.batcher.ensure_room(len(texts), len(texts) * _LEAST_TOKENS)
 
-        def work(first: int, chunk: Sequence[str]) -> list[Value]:
+        def work(first: int, chunk: Sequence[Other]) -> list[Value]:
             try:
                 return read(first, chunk)
             except NotTextError as error:
@@ -297,7 +318,6 @@ class _Model:
                     param=param,
                 ) from error
 
-        sizes = [len(text) for text in texts]
         started_at = time.perf_counter()
         with self._backlog(sizes):
             prepared = await self.off_loop(texts, work, sizes=sizes)
@@ -383,7 +403,11 @@ class _Model:
 
     def _run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
         """Run one batch; in the execution thread. Each row has the output that it asked for."""
-        batch = pad_batch([row.input_ids for row in rows], self.tokenizer.pad_token_id)
+        batch = pad_batch(
+            [row.input_ids for row in rows],
+            self.tokenizer.pad_token_id,
+            token_types=[row.token_type_ids for row in rows],
+        )
         # Rows of one batch may want different outputs: the graph is asked once, for all of them.
         outputs = self._engine.run(batch, sorted({row.output for row in rows}))
         return [
@@ -624,7 +648,8 @@ class Embedder(_Served):
             tokenized = self._model.tokenizer.tokenize(chunk, prefix=options.prompt)
             return [prepare(first + place, tokens) for place, tokens in enumerate(tokenized)]
 
-        return await self._model.tokenize(texts, param=param, read=read)
+        sizes = [len(text) for text in texts]
+        return await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
 
     def _accounts(self, tokenized: Sequence[TokenizedText]) -> tuple[list[int], list[int], list[int]]:
         """Tokens read and tokens cut, per text, and which texts were empty; the observer is told."""
@@ -764,7 +789,8 @@ class EntityTagger(_Served):
             )
 
         with self._model.request():
-            documents = await self._model.tokenize(texts, param=param, read=read)
+            sizes = [len(text) for text in texts]
+            documents = await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
             windows = [document.windows for document in documents]
             logits = iter(await self._run_once_each([window for of_text in windows for window in of_text]))
             outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
@@ -778,7 +804,7 @@ class EntityTagger(_Served):
                 ]
 
             tagged = await self._model.off_loop(
-                list(zip(documents, outputs, strict=True)), decode, sizes=[len(text) for text in texts]
+                list(zip(documents, outputs, strict=True)), decode, sizes=sizes
             )
         self._model.note(texts=len(texts), truncated=0)
         return tagged
@@ -828,6 +854,172 @@ class EntityTagger(_Served):
             for entity in found
         ]
         return TaggedText(entities, len(outputs), document.tokens)
+
+
+class Classifier(_Served):
+    """Texts, or pairs of texts, to the logits of labels, by a sequence-classification bundle."""
+
+    def _adopt(self, manifest: Manifest) -> None:
+        if manifest.task != "sequence-classification" or manifest.label_activation is None:
+            raise ValueError(f"{manifest.name} is no sequence-classification bundle")
+        self.labels = manifest.labels
+        self.activation: LabelActivation = manifest.label_activation
+        self._token_types = manifest.pair_token_types
+        self._max_tokens = manifest.max_tokens
+
+    async def classify(
+        self,
+        items: Sequence[TextOrPair],
+        *,
+        truncate: bool,
+        truncate_from_start: bool = False,
+        read_empty: bool = False,
+        param: str = "inputs",
+        first_param: str | None = None,
+    ) -> Classification:
+        """Give the logits of each text or pair, in the order given.
+
+        Args:
+            items: any number, any length; a pair is read together.
+            truncate: cut what is too long, as `truncate_sequence` does, instead of refusing it.
+            truncate_from_start: cut the beginning of each text instead of its end.
+            read_empty: read a text that holds nothing, by its special tokens, instead of refusing it; not the
+                one in ``first_param``, with which all others are compared.
+            param: the request field that holds them, for error messages.
+            first_param: the field that holds the first text of all pairs; None = ``param`` holds both.
+
+        Raises:
+            EmptyInputError: a text comes to no tokens at all, and must not.
+            InvalidTextError: a text holds half of a surrogate pair.
+            InputTooLongError: a text or pair is too long, and cutting was not asked for.
+            OverloadedError, UnavailableError: as ``DynamicBatcher.submit_many``.
+            InferenceError: the model failed, or gave a number that is not finite.
+        """
+        if not items:
+            return Classification(np.empty((0, len(self.labels)), dtype=np.float32), [], [], [])
+
+        if first_param is not None:
+            _check_text(items[0][0], first_param)
+
+        def read(first: int, chunk: Sequence[TextOrPair]) -> list[TokenSequence]:
+            return [
+                self._prepare(
+                    sequence,
+                    _Place(param, first + place, first_param, isinstance(item, str)),
+                    truncate=truncate,
+                    from_start=truncate_from_start,
+                    read_empty=read_empty,
+                )
+                for place, (item, sequence) in enumerate(
+                    zip(
+                        chunk,
+                        read_sequences(self._model.tokenizer, chunk, token_types=self._token_types),
+                        strict=True,
+                    )
+                )
+            ]
+
+        sizes = [len(item) if isinstance(item, str) else sum(map(len, item)) for item in items]
+        with self._model.request():
+            sequences = await self._model.tokenize(items, sizes=sizes, param=param, read=read)
+            rows = [_Row(one.input_ids, "sequence_logits", one.token_type_ids) for one in sequences]
+            logits = np.stack(await self._model.run(rows))
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            index = int(np.argmin(finite))
+            raise InferenceError(f"the model gave no usable answer for item {index}: not finite", index=index)
+        truncated = [one.truncated_tokens for one in sequences]
+        self._model.note(texts=len(items), truncated=sum(1 for cut in truncated if cut > 0))
+        empty = [place for place, one in enumerate(sequences) if one.empty]
+        return Classification(logits, [len(one) for one in sequences], truncated, empty)
+
+    def _prepare(
+        self,
+        sequence: TokenSequence,
+        place: "_Place",
+        *,
+        truncate: bool,
+        from_start: bool,
+        read_empty: bool,
+    ) -> TokenSequence:
+        """Refuse, or cut, what is too long; refuse what is nothing.
+
+        Raises:
+            EmptyInputError, InputTooLongError: as `classify`.
+        """
+        needed = 0 in sequence.empty and place.first_param is not None
+        if sequence.empty and (needed or not read_empty):
+            what, param, index = place.of_text(sequence.empty[0])
+            raise EmptyInputError(f"{what} holds nothing that the model reads", index=index, param=param)
+        if len(sequence) <= self._max_tokens:
+            return sequence
+        cuttable = True
+        if truncate:
+            try:
+                return truncate_sequence(sequence, self._max_tokens, from_start=from_start)
+            except ValueError:  # special tokens alone fill the model
+                cuttable = False
+        way_out = (
+            'shorten it, or send "truncate": true to have the rest cut off '
+            "(CONCHE_TRUNCATE sets what happens when a request does not say)"
+        )
+        raise InputTooLongError(
+            f"{place.whole} has {len(sequence)} tokens, {place.beside}special tokens included, and "
+            f"{self.model_id} reads {self._max_tokens}" + (f"; {way_out}" if cuttable else ""),
+            tokens=len(sequence),
+            limit=self._max_tokens,
+            setting="truncate",
+            index=place.index,
+            param=place.param,
+        )
+
+
+class CrossEncoder(Classifier):
+    """Query and text, read together, to how well the one answers the other: a classifier of one label."""
+
+    def _adopt(self, manifest: Manifest) -> None:
+        super()._adopt(manifest)
+        if len(manifest.labels) != 1:
+            raise ValueError(
+                f"{manifest.name} is no cross-encoder: it has {len(manifest.labels)} labels instead of one"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an item of a request stands, for messages; as the arguments of `Classifier.classify`."""
+
+    param: str
+    index: int
+    first_param: str | None
+    single: bool
+
+    @property
+    def whole(self) -> str:
+        """The item."""
+        return f"{self.param}[{self.index}]"
+
+    @property
+    def beside(self) -> str:
+        """What is counted with it."""
+        return "" if self.first_param is None else f"those of the {self.first_param} and "
+
+    def of_text(self, place: int) -> tuple[str, str, int | None]:
+        """Name, field and index of the first or second text."""
+        if place == 0 and self.first_param is not None:
+            return self.first_param, self.first_param, None
+        if self.single or self.first_param is not None:
+            return self.whole, self.param, self.index
+        return f"the {('first', 'second')[place]} text of {self.whole}", self.param, self.index
+
+
+def _check_text(text: str, param: str) -> None:
+    try:
+        check_characters(text, None)
+    except NotTextError as error:
+        raise InvalidTextError(
+            f"{param} holds half of a surrogate pair at character {error.character}", param=param
+        ) from error
 
 
 def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -22,8 +22,8 @@ from service.faq.entry_files import EntryFile, FaqFileError, demo_entries, read_
 from service.faq.imports import faults_by_line
 from service.faq.open_store import open_faq_store, searcher_of
 from service.faq.source_file import bring_in
-from service.inference import ComputeBudget, Embedder, EntityTagger
-from service.loaded_models import LoadedModels, ModelLoadedError
+from service.inference import Classifier, ComputeBudget, CrossEncoder, Embedder, EntityTagger
+from service.loaded_models import LoadedModels, ModelLoadedError, ServedKind
 from service.metrics import Metrics
 from service.prompts import prompt_of
 from service.settings import DEMO, OFF, Settings
@@ -45,10 +45,12 @@ class Absence:
     Attributes:
         reason: for callers: no paths of this machine, which are in the log.
         kind: of the error that a request gets.
+        by_default: nobody asked for what is missing; not worth a line when the service starts.
     """
 
     reason: str
     kind: type[ServiceError] = NoModelError
+    by_default: bool = False
 
     @property
     def failed(self) -> bool:
@@ -63,7 +65,8 @@ class Services:
     Attributes:
         threads: of one model run.
         models: those loaded.
-        default_embedder, default_tagger: names of the models that serve requests which name none.
+        default_embedder, default_tagger, default_classifier, default_reranker: names of the models that serve
+            requests which name none. Without a reranker set, the embedder ranks.
         catalogue: None if it could not be built; ``absences`` then says why.
         cl100k: OpenAI's vocabulary; None if ids of it are not taken.
         faq_source: the file that fills the FAQ's first collection, "demo", or "none".
@@ -76,6 +79,8 @@ class Services:
     models: LoadedModels
     default_embedder: str | None = None
     default_tagger: str | None = None
+    default_classifier: str | None = None
+    default_reranker: str | None = None
     catalogue: FaqCatalogue | None = None
     cl100k: Cl100kVocabulary | None = None
     faq_source: str = ""
@@ -92,6 +97,22 @@ class Services:
     def tagger(self) -> EntityTagger | None:
         """The same for entities."""
         return self.models.taggers().get(self.default_tagger or "")
+
+    @property
+    def classifier(self) -> Classifier | None:
+        """The same for labels of whole texts."""
+        return self.models.classifiers().get(self.default_classifier or "")
+
+    @property
+    def reranker(self) -> CrossEncoder | None:
+        """The cross-encoder that ranks for requests which name no model; None if there is none."""
+        return self.models.cross_encoders().get(self.default_reranker or "")
+
+    @property
+    def defaults(self) -> set[str]:
+        """Names of the models that serve requests which name none."""
+        named = (self.default_embedder, self.default_tagger, self.default_classifier, self.default_reranker)
+        return {name for name in named if name is not None}
 
     def not_ready(self) -> list[str]:
         """Why no requests should be sent here; empty = send them."""
@@ -137,17 +158,67 @@ class Services:
             raise self._not_there(model, taggers, "/ner", "finds entities")
         return chosen
 
+    def classifier_named(self, model: str | None, *, route: str) -> Classifier:
+        """The classifier that a request to ``route`` asks for; as `tagger_named`."""
+        classifiers = self.models.classifiers()
+        chosen = self.classifier if not model else classifiers.get(model)
+        if chosen is None and not model and classifiers:
+            absence = self.absences.get("/predict", Absence("not configured"))
+            raise absence.kind(
+                f"{route} has no model for requests that name none: {absence.reason}; "
+                f"`model` can name: {', '.join(classifiers)}"
+            )
+        if chosen is None:
+            raise self._not_there(model, classifiers, "/predict", "classifies texts", asked=route)
+        return chosen
+
+    def ranker_named(self, model: str | None) -> Embedder | CrossEncoder:
+        """What ranks texts for a request: the cross-encoder set, else the embedder, or the one that it names.
+
+        Args:
+            model: as sent: None for the default one, else the name of either kind.
+
+        Raises:
+            ModelFailedError: none is named, and a cross-encoder is set that did not pass its checks.
+            as `embedder_named`.
+        """
+        name, _, prompt = (model or "").partition(":")
+        cross_encoders = self.models.cross_encoders()
+        if not name and self.default_reranker is None and "/rerank" in self.absences:
+            raise self.absence("/rerank")
+        if not name and self.reranker is None:
+            return self.embedder_named(None)[0]
+        chosen = self.reranker if not name else cross_encoders.get(name)
+        if chosen is not None:
+            if prompt:
+                prompt_of(chosen.manifest, prompt, param="model")
+            return chosen
+        if name in self.models.embedders() or not cross_encoders:
+            return self.embedder_named(model)[0]
+        raise self._not_there(name, {**self.models.embedders(), **cross_encoders}, "/rerank", "ranks texts")
+
     def _not_there(
-        self, name: str | None, there: Mapping[str, object], route: str, does: str
+        self,
+        name: str | None,
+        there: Mapping[str, object],
+        route: str,
+        does: str,
+        *,
+        asked: str | None = None,
     ) -> ServiceError:
         if not name or not there:
-            return self.absence(route)
+            return self.absence(route, asked=asked)
         return UnknownModelError(f"no model of that name {does}; there is: {', '.join(there)}", param="model")
 
-    def absence(self, route: str) -> ServiceError:
-        """The error that a request to ``route`` gets: 503 if what it needs failed, 404 if it has none."""
+    def absence(self, route: str, *, asked: str | None = None) -> ServiceError:
+        """The error that a request to ``route`` gets: 503 if what it needs failed, 404 if it has none.
+
+        Args:
+            route: under which ``absences`` has the reason.
+            asked: the route that was asked, if another needs the same.
+        """
         absence = self.absences.get(route, Absence("not configured"))
-        return absence.kind(f"{route} is not available: {absence.reason}")
+        return absence.kind(f"{asked or route} is not available: {absence.reason}")
 
 
 @asynccontextmanager
@@ -190,6 +261,8 @@ async def open_services(
         stack.push_async_callback(models.close, 0.0)  # should opening fail half-way
         services.default_embedder = await opener.models("/embed", "embedding_bundle", Embedder)
         services.default_tagger = await opener.models("/ner", "ner_bundle", EntityTagger)
+        services.default_classifier = await opener.models("/predict", "classifier_bundle", Classifier)
+        services.default_reranker = await opener.models("/rerank", "reranker_bundle", CrossEncoder)
         services.catalogue = await opener.catalogue()
         if not list(models):
             opener.refuse_to_serve_nothing()
@@ -234,23 +307,27 @@ class _Opener:
     services: Services
     faq_folder: Path
 
-    async def models(self, route: str, setting: str, kind: type[Embedder] | type[EntityTagger]) -> str | None:
+    async def models(self, route: str, setting: str, kind: ServedKind) -> str | None:
         """Load what ``setting`` names; return the first one's name, or None if that one is not there.
 
         Another one never takes its place: requests that name none would get other vectors than before.
         """
         names = self.settings.bundle_names(setting)
         if not names:
-            self._off(route, f"CONCHE_{setting.upper()}", NoModelError)
+            if setting != "reranker_bundle":  # without one the embedder ranks
+                self._off(
+                    route,
+                    f"CONCHE_{setting.upper()}",
+                    NoModelError,
+                    by_default=setting not in self.settings.model_fields_set,
+                )
             return None
         first = await self._model(route, names[0], setting, kind)
         for name in names[1:]:
             await self._model(f"model {Path(name).name}", name, setting, kind)
         return first
 
-    async def _model(
-        self, what: str, name: str, setting: str, kind: type[Embedder] | type[EntityTagger]
-    ) -> str | None:
+    async def _model(self, what: str, name: str, setting: str, kind: ServedKind) -> str | None:
         path = self.settings.bundle_path(name)
         if setting not in self.settings.model_fields_set and not path.exists():
             # Nobody asked for it by name: serve with what there is.
@@ -346,8 +423,8 @@ class _Opener:
             reasons = " and ".join(self.services.absences[route].reason for route in ("/embed", "/ner"))
             raise StartupError(f"no model to serve: {reasons}; CONCHE_MODELS_DIR says where bundles lie")
 
-    def _off(self, route: str, variable: str, kind: type[ServiceError]) -> None:
-        self.services.absences[route] = Absence(f"{variable} is {OFF}", kind)
+    def _off(self, route: str, variable: str, kind: type[ServiceError], *, by_default: bool = False) -> None:
+        self.services.absences[route] = Absence(f"{variable} is {OFF}", kind, by_default)
 
     def _failed(self, route: str, reason: str, kind: type[ServiceError] = FaqFailedError) -> None:
         if self.settings.on_bundle_error == "exit":
@@ -362,6 +439,8 @@ class _Opener:
         named = [
             *settings.bundle_names("embedding_bundle"),
             *settings.bundle_names("ner_bundle"),
+            *settings.bundle_names("classifier_bundle"),
+            *settings.bundle_names("reranker_bundle"),
             settings.faq_file,
         ]
         folders += [Path(name).expanduser().parent for name in named if "/" in name]

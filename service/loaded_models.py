@@ -17,17 +17,30 @@ from model.runtime.engine_choice import EngineChoice, EngineChooser
 from model.runtime.tokenization import Tokenizer
 from service.batching import BatchingLimits
 from service.errors import ConflictError, UnknownModelError
-from service.inference import ComputeBudget, Embedder, EntityTagger, InferenceObserver
+from service.inference import (
+    Classifier,
+    ComputeBudget,
+    CrossEncoder,
+    Embedder,
+    EntityTagger,
+    InferenceObserver,
+)
 
 logger = logging.getLogger(__name__)
 
 _STEP_S: Final = 0.01
 
-ServedModel = Embedder | EntityTagger
+ServedModel = Embedder | EntityTagger | Classifier
+ServedKind = type[Embedder] | type[EntityTagger] | type[Classifier]
 
-_KINDS: Final[dict[str, type[Embedder] | type[EntityTagger]]] = {
+_KINDS: Final[dict[str, ServedKind]] = {
     "embedding": Embedder,
     "token-classification": EntityTagger,
+    "sequence-classification": Classifier,
+}
+_CALLED: Final[dict[ServedKind, str]] = {
+    **{kind: f"{task} bundle" for task, kind in _KINDS.items()},
+    CrossEncoder: "cross-encoder (a sequence-classification bundle of a single label)",
 }
 
 
@@ -54,7 +67,7 @@ class LoadedModel:
     """A model that serves.
 
     Attributes:
-        model: the embedder or tagger.
+        model: the embedder, tagger or classifier.
         engine: what it runs on.
         choice: why that one.
         memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top.
@@ -105,7 +118,15 @@ class LoadedModels:
         """By name."""
         return {name: one.model for name, one in self._loaded.items() if isinstance(one.model, EntityTagger)}
 
-    async def load(self, path: Path, kind: type[Embedder] | type[EntityTagger] | None = None) -> ServedModel:
+    def classifiers(self) -> dict[str, Classifier]:
+        """By name; cross-encoders are among them."""
+        return {name: one.model for name, one in self._loaded.items() if isinstance(one.model, Classifier)}
+
+    def cross_encoders(self) -> dict[str, CrossEncoder]:
+        """By name."""
+        return {name: one.model for name, one in self._loaded.items() if isinstance(one.model, CrossEncoder)}
+
+    async def load(self, path: Path, kind: ServedKind | None = None) -> ServedModel:
         """Load a bundle, prove that it computes what it should, and serve it; the others go on meanwhile.
 
         Args:
@@ -175,13 +196,12 @@ class LoadedModels:
                 await self.unload(name, within_s=max(0.0, ends_at - time.monotonic()))
 
 
-def _kind_of(
-    manifest: Manifest, wanted: type[Embedder] | type[EntityTagger] | None
-) -> type[Embedder] | type[EntityTagger]:
+def _kind_of(manifest: Manifest, wanted: ServedKind | None) -> ServedKind:
     kind = _KINDS[manifest.task]
-    if wanted not in {None, kind}:
-        task = next(task for task, one in _KINDS.items() if one is wanted)
-        raise ValueError(f"{manifest.name} is no {task} bundle")
+    if kind is Classifier and len(manifest.labels) == 1:
+        kind = CrossEncoder
+    if wanted is not None and not issubclass(kind, wanted):
+        raise ValueError(f"{manifest.name} is no {_CALLED[wanted]}")
     return kind
 
 

@@ -66,7 +66,7 @@ class ModelObject(BaseModel):
     object: Literal["model"] = "model"
     created: int = Field(description="When its bundle was made; seconds since 1970.")
     owned_by: str
-    task: str = Field(description="`embedding` or `token-classification`.")
+    task: str = Field(description="`embedding`, `token-classification` or `sequence-classification`.")
 
 
 class ModelsResponse(BaseModel):

@@ -1,17 +1,22 @@
-"""How close texts are to a query, by an embedding model: what /rerank and /similarity answer with.
+"""How close texts are to a query: what /rerank and /similarity answer with.
 
-A bi-encoder embeds query and texts apart, and their cosine is the score; a cross-encoder, which reads both
-together, orders better and costs a run of the model for each pair.
+A bi-encoder (an embedding model) embeds query and texts apart, and their cosine is the score; a
+cross-encoder, which reads both together, orders better and costs a run of the model for each pair.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from model.runtime.label_scores import label_scores
 from service.errors import EmptyInputError, ServiceError
-from service.inference import Embedder, EmbeddingOptions
+from service.inference import CrossEncoder, Embedder, EmbeddingOptions
+
+Method = Literal["bi-encoder", "cross-encoder"]
 
 # Prompts of models that embed questions and documents differently.
 _QUERY: Final = "query"
@@ -28,17 +33,34 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """One text.
+
+    Attributes:
+        index: its place in the request.
+        score: 0..1.
+        raw: what the model gave: a cosine, -1..1, or a cross-encoder's logit, any number.
+    """
+
+    index: int
+    score: float
+    raw: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """Texts in order.
 
     Attributes:
-        order: (place in the request, cosine of -1..1), best first; equals stay in the request's order.
-        tokens: read; of the query, then of each text.
+        order: best first; equals stay in the request's order.
+        method: what the scores are of.
+        tokens: read; of the query, then of each text, or, by a cross-encoder, of the query with each text.
         truncated: cut off; the same.
-        empty: which of them, the query being 0, held nothing to read.
+        empty: which of them held nothing to read; the same.
     """
 
-    order: list[tuple[int, float]]
+    order: list[Ranked]
+    method: Method
     tokens: list[int]
     truncated: list[int]
     empty: list[int]
@@ -60,36 +82,78 @@ class Comparison:
 
 
 async def rank(
-    embedder: Embedder, query: str, texts: Sequence[str], reading: Reading, *, param: str
+    model: Embedder | CrossEncoder, query: str, texts: Sequence[str], reading: Reading, *, param: str
 ) -> Ranking:
-    """Order ``texts`` by their cosine with ``query``, each under the model's prompt for its kind.
+    """Order ``texts`` for ``query``.
+
+    By an embedder: the cosine, each text under the model's prompt for its kind; the score is the cosine,
+    negative ones as 0. By a cross-encoder: its logit, the score is the logit's sigmoid.
 
     Raises:
-        as `Embedder.embed`; what is about a text names ``param``, what is about the query "query".
+        as `Embedder.embed` or `Classifier.classify`; what is about a text names ``param``, what is about the
+        query alone "query".
     """
-    manifest = embedder.manifest
+    if isinstance(model, CrossEncoder):
+        return await _rank_pairs(model, query, texts, reading, param=param)
+    manifest = model.manifest
     fallback = "" if manifest.default_prompt_name is None else manifest.prompts[manifest.default_prompt_name]
     options = EmbeddingOptions(truncate=reading.truncate, truncate_from_start=reading.truncate_from_start)
-    try:
-        asked = await embedder.embed(
-            [query], replace(options, prompt=manifest.prompts.get(_QUERY, fallback)), param="query"
+    with _query_by_itself():
+        asked = await model.embed(
+            [query], replace(options, prompt=manifest.prompts.get(_QUERY, fallback)), param=_QUERY
         )
-    except ServiceError as error:
-        if error.param == "query":
-            error.call_item("query", index=None)
-        raise
     passages = replace(
         options, prompt=manifest.prompts.get(_PASSAGE, fallback), read_empty=reading.read_empty
     )
-    found = await embedder.embed(texts, passages, param=param)
+    found = await model.embed(texts, passages, param=param)
     cosines = found.vectors.astype(np.float64) @ asked.vectors[0].astype(np.float64)
-    order = np.argsort(-cosines, kind="stable")
     return Ranking(
-        [(int(place), float(cosines[place])) for place in order],
+        _in_order(cosines, np.maximum(cosines, 0.0)),
+        "bi-encoder",
         asked.tokens + found.tokens,
         asked.truncated + found.truncated,
         [place + 1 for place in found.empty],
     )
+
+
+async def _rank_pairs(
+    model: CrossEncoder, query: str, texts: Sequence[str], reading: Reading, *, param: str
+) -> Ranking:
+    result = await model.classify(
+        [(query, text) for text in texts],
+        truncate=reading.truncate,
+        truncate_from_start=reading.truncate_from_start,
+        read_empty=reading.read_empty,
+        param=param,
+        first_param=_QUERY,
+    )
+    # The sigmoid whatever the bundle says for /predict: scores of /rerank lie within 0 and 1.
+    scores = label_scores(result.logits, "sigmoid")[:, 0]
+    return Ranking(
+        _in_order(result.logits[:, 0].astype(np.float64), scores),
+        "cross-encoder",
+        result.tokens,
+        result.truncated,
+        result.empty,
+    )
+
+
+def _in_order(raw: NDArray[np.float64], scores: NDArray[np.float64]) -> list[Ranked]:
+    return [
+        Ranked(int(place), float(scores[place]), float(raw[place]))
+        for place in np.argsort(-raw, kind="stable")
+    ]
+
+
+@contextmanager
+def _query_by_itself() -> Iterator[None]:
+    """Call what is embedded as the only text of "query" by that name alone."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.param == _QUERY:
+            error.call_item(_QUERY, index=None)
+        raise
 
 
 async def similarities(

@@ -16,7 +16,8 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
     },
     "x-conche-tokens-by-input": {
         "description": "Tokens read of each text, in order, comma-separated; first the query's of /rerank, "
-        "or the source sentence's of /similarity. Absent if there are more than fit.",
+        "or the source sentence's of /similarity. A pair counts as one text: query and text for a "
+        "cross-encoder. Absent if there are more than fit.",
         "schema": {"type": "string"},
     },
     "x-conche-truncated": {
@@ -29,6 +30,11 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
         "/similarity counted as in x-conche-tokens-by-input); ends in `...` if there are more than fit. "
         "Absent if none did; setting `CONCHE_EMPTY_INPUT` says whether such texts are taken.",
         "schema": {"type": "string"},
+    },
+    "x-conche-ranked-by": {
+        "description": "What the scores are of: `cross-encoder`, which reads query and text together, or "
+        "`bi-encoder`, the cosine of their vectors.",
+        "schema": {"type": "string", "enum": ["bi-encoder", "cross-encoder"]},
     },
     "x-conche-windows": {
         "description": "`index:windows` of each text that took more than one window, comma-separated; ends "
@@ -94,10 +100,17 @@ def work_headers(work: RequestWork, *, total_seconds: float) -> dict[str, str]:
     return dict(zip(WORK_HEADERS, values, strict=True))
 
 
-def embedding_headers(
+def reading_headers(
     model_id: str, tokens: Sequence[int], truncated: Sequence[int], empty: Sequence[int] = ()
 ) -> dict[str, str]:
-    """Headers of an embedding answer; ``tokens`` read and tokens cut off, per text; which were ``empty``."""
+    """Headers of an answer of embedders and classifiers.
+
+    Args:
+        model_id: of the model.
+        tokens: read, per text.
+        truncated: tokens cut off, per text.
+        empty: places of the texts that held nothing to read.
+    """
     headers = {"x-conche-model": model_id, **_tokens(tokens), **empty_headers(empty)}
     cut = _by_index(truncated, above=0)
     return headers | {"x-conche-truncated": cut} if cut else headers

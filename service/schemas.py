@@ -446,6 +446,9 @@ class ModelBody(BaseModel):
     prompts: dict[str, str]
     default_prompt_name: str | None
     labels: list[str]
+    label_activation: str | None = Field(
+        description="What makes scores of the logits of a whole text: `softmax`, `sigmoid` or `none`."
+    )
     source: str
     revision: str | None
     quality: dict[str, JsonValue]
@@ -471,13 +474,20 @@ class InfoResponse(BaseModel):
     version: str
     embedding: ModelBody | None
     ner: ModelBody | None
+    classifier: ModelBody | None
+    reranker: ModelBody | None = Field(
+        description="The cross-encoder behind /rerank; null: the embedding model ranks."
+    )
     faq: FaqBody | None
     unavailable: dict[str, str] = Field(description="Routes that cannot be served now, and why.")
     models: list[str] = Field(description="Names of all models that requests can name.")
     model_id: str | None = Field(
-        description="The default embedding model, as text-embeddings-inference has it."
+        description="The default embedding model, as text-embeddings-inference has it; where there is none, "
+        "the classifier, else the cross-encoder."
     )
-    model_type: dict[str, dict[str, str]] = Field(description="How it pools; the same.")
+    model_type: dict[str, dict[str, str | dict[str, str | int]]] = Field(
+        description="Its kind; how it pools, or its labels; the same."
+    )
     max_input_length: int | None = Field(description="Tokens that it reads of one text; the same.")
     max_client_batch_size: int = Field(description="Texts of one request; the same.")
     auto_truncate: bool = Field(description="As `truncate`; the same.")

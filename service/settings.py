@@ -196,6 +196,18 @@ class Settings(BaseSettings):
         description="Bundle behind /ner: a name in the models folder, or a path; `none` for no such route. "
         "Several, separated by commas.",
     )
+    classifier_bundle: str = Field(
+        default=OFF,
+        min_length=1,
+        description="Bundle behind /predict and /classify: a name in the models folder, or a path; `none` "
+        "for no such routes. Several, separated by commas.",
+    )
+    reranker_bundle: str = Field(
+        default=OFF,
+        min_length=1,
+        description="Cross-encoder behind /rerank: a name in the models folder, or a path; `none` lets the "
+        "embedding bundle rank. Several, separated by commas.",
+    )
     admin: bool = Field(
         default=False,
         description="Whether /admin is served, where models are loaded and unloaded without a restart; it is "
@@ -331,7 +343,7 @@ class Settings(BaseSettings):
     batching: BatchingSettings = BatchingSettings()
     limits: LimitsSettings = LimitsSettings()
 
-    @field_validator("embedding_bundle", "ner_bundle")
+    @field_validator("embedding_bundle", "ner_bundle", "classifier_bundle", "reranker_bundle")
     @classmethod
     def _lists_bundles(cls, value: str) -> str:
         names = [name.strip() for name in value.split(",")]
@@ -418,7 +430,7 @@ class Settings(BaseSettings):
         return frozenset(origin.strip() for origin in self.cors_origins.split(","))
 
     def bundle_names(self, setting: str) -> list[str]:
-        """What ``embedding_bundle`` or ``ner_bundle`` lists, in order; nothing for `none`."""
+        """What ``embedding_bundle``, or another setting of bundles, lists, in order; nothing for `none`."""
         value: str = getattr(self, setting)
         return [] if value == OFF else [name.strip() for name in value.split(",")]
 

@@ -56,7 +56,9 @@ class RankRequest(LenientRequest):
     truncate: Truncate
     truncation_direction: TruncationDirection
     raw_scores: bool = Field(
-        default=False, strict=True, description="The cosine itself, -1 to 1, instead of a score of 0 to 1."
+        default=False,
+        strict=True,
+        description="The cosine itself, -1 to 1, or a cross-encoder's logit, instead of a score of 0 to 1.",
     )
     return_text: bool = Field(default=False, strict=True, description="Send each text back with its score.")
 
@@ -65,7 +67,7 @@ class Rank(BaseModel):
     """A text's place in the request, and its score."""
 
     index: int
-    score: float = Field(ge=-1, le=1)
+    score: float = Field(description="0 to 1, unless `raw_scores` was asked for.")
     text: str | None = None
 
 

@@ -14,7 +14,7 @@ import click
 import orjson
 
 from service.cli import process
-from service.cli.options import EMBED_SETTINGS, read_settings, settings_flags
+from service.cli.options import EMBED_SETTINGS, NO_CLASSIFIERS, read_settings, settings_flags
 from service.errors import EmptyInputError, ServiceError, UnknownEntryError
 from service.faq.catalogue import FaqCatalogue, OnDuplicate
 from service.faq.embedding import Progress
@@ -152,7 +152,7 @@ def import_(
     file: Path, collection: str, on_duplicate: OnDuplicate, *, strict: bool, **flags: str | None
 ) -> None:
     """Import a CSV, JSONL or XLSX FILE in one write; makes the collection if it is not there."""
-    settings = read_settings({**flags, "ner_bundle": OFF})
+    settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF})
     with _refusals():
         found = read_entries(file)
         for bad in found.bad_lines:
@@ -223,7 +223,7 @@ def evaluate(
     queries: Path, collection: str, precision: float, html: Path, json_: Path, **flags: str | None
 ) -> None:
     """Judge the search by labelled QUERIES: JSON lines {"query": text, "faq_id": id, ids or null}."""
-    settings = read_settings({**flags, "ner_bundle": OFF})
+    settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF})
     with _refusals():
         file = read_queries(queries.read_bytes())
     for bad in file.bad_lines:
@@ -256,7 +256,7 @@ def evaluate(
 @settings_flags(MODEL_SETTINGS)
 def reindex(collection: str, **flags: str | None) -> None:
     """Embed collection NAME anew with the model that is set; searches go on meanwhile."""
-    settings = read_settings({**flags, "ner_bundle": OFF})
+    settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF})
 
     async def work(catalogue: FaqCatalogue) -> None:
         with _progress("embedding") as progress:

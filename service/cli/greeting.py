@@ -21,6 +21,8 @@ def summary(services: Services, *, url: str, seconds: float) -> dict[str, object
         "threads": services.threads,
         "embedding": services.embedder and _model(services.embedder.manifest),
         "ner": services.tagger and _model(services.tagger.manifest),
+        "classifier": services.classifier and _model(services.classifier.manifest),
+        "reranker": services.reranker and _model(services.reranker.manifest),
         "faq_entries": _entries(services),
         "faq_collections": len(_collections(services)),
         "faq_left_out": services.faq_left_out,
@@ -43,13 +45,16 @@ def greeting(
     key = ' -H "x-api-key: $CONCHE_API_KEY"' if keys else ""
     lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {services.threads} threads"]
     for loaded in services.models:
-        does = "embeddings" if loaded.model.manifest.task == "embedding" else "entities"
-        default = loaded.model in (services.embedder, services.tagger)
-        named = "" if default else f'; "model": "{loaded.model.model_id}"'
+        does = _does(loaded.model.manifest)
+        named = "" if loaded.model.model_id in services.defaults else f'; "model": "{loaded.model.model_id}"'
         lines.append(f"  {does:<10}  {_model(loaded.model.manifest)}{named}")
     if services.catalogue is not None:
         lines.append(f"  FAQ         {_faq(services)}")
-    lines += [f"  {route:<11} off: {absence.reason}" for route, absence in services.absences.items()]
+    lines += [
+        f"  {route:<11} off: {absence.reason}"
+        for route, absence in services.absences.items()
+        if not absence.by_default
+    ]
     lines += ["", "Try:"]
     if services.embedder is not None:
         lines.append(_curl(url, "/embed", key, {"inputs": ["怎么申请退款？", "How do I get a refund?"]}))
@@ -64,8 +69,23 @@ def greeting(
                 {"inputs": ["Ada Lovelace met Charles Babbage in London.", "李娜住在北京。"]},
             )
         )
+    if services.classifier is not None:
+        lines.append(_curl(url, "/predict", key, {"inputs": "How do I get a refund?"}))
+    if services.reranker is not None:
+        texts = ["We deliver on Sundays.", "Refunds take three working days."]
+        lines.append(_curl(url, "/rerank", key, {"query": "How long does a refund take?", "texts": texts}))
     lines += ["", f"Documentation: {url}/docs   Metrics: {metrics_url or url}/metrics   Stop: Ctrl-C"]
     return "\n".join(lines)
+
+
+def _does(manifest: Manifest) -> str:
+    match manifest.task:
+        case "embedding":
+            return "embeddings"
+        case "token-classification":
+            return "entities"
+        case "sequence-classification":
+            return "ranking" if len(manifest.labels) == 1 else "labels"
 
 
 def _model(manifest: Manifest) -> str:

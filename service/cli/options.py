@@ -1,17 +1,19 @@
 """Command-line flags made from the settings class, so that no setting lacks one and none drifts."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from service.settings import InvalidSettingsError, Option, Settings, load_settings, options
+from service.settings import OFF, InvalidSettingsError, Option, Settings, load_settings, options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # What the one-shot commands can make use of: they listen nowhere and have one caller.
 EMBED_SETTINGS = frozenset({("models_dir",), ("embedding_bundle",), ("threads",)})
 SEARCH_SETTINGS = EMBED_SETTINGS | {("data_dir",), ("faq_file",)}
+# What they have no use for, whatever the environment says.
+NO_CLASSIFIERS: Final[dict[str, str | None]] = {"classifier_bundle": OFF, "reranker_bundle": OFF}
 NER_SETTINGS = frozenset({("models_dir",), ("ner_bundle",), ("threads",)})
 # Of those that answer one text a line.
 QUERY_SETTINGS = frozenset({("empty_input",)})

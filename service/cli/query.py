@@ -21,6 +21,7 @@ from service.cli.entity_pages import entity_page
 from service.cli.options import (
     EMBED_SETTINGS,
     NER_SETTINGS,
+    NO_CLASSIFIERS,
     QUERY_SETTINGS,
     SEARCH_SETTINGS,
     read_settings,
@@ -62,7 +63,7 @@ def embed(
     **flags: str | None,
 ) -> None:
     """Embed each TEXT, or with - each line of standard input; one JSON line each."""
-    settings = read_settings({**flags, "ner_bundle": OFF, "faq_store": OFF})
+    settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF, "faq_store": OFF})
     request = {"pooling": pooling, "prompt_name": prompt_name, "dimensions": dimensions}
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:
@@ -141,7 +142,7 @@ def search(
             for text, result in zip(group, found, strict=True)
         ]
 
-    settings = read_settings({**flags, "ner_bundle": OFF})
+    settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF})
     if flags["faq_file"] is None:
         _answer_all(_read(texts), settings, answer)
     else:
@@ -222,7 +223,7 @@ def ner(
         raise click.UsageError("Missing argument 'TEXT...|-'.")
     if html_page and (offset_unit != "code-points" or strategy == "none"):
         raise click.UsageError("--html marks whole entities; it takes no --offset-unit and no strategy none.")
-    settings = read_settings({**flags, "embedding_bundle": OFF, "faq_store": OFF})
+    settings = read_settings({**flags, **NO_CLASSIFIERS, "embedding_bundle": OFF, "faq_store": OFF})
     options = EntityOptions(threshold=threshold, labels=labels, strategy=strategy)
 
     async def answer(services: Services, group: list[str]) -> Sequence[dict[str, Any]]:

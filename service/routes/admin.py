@@ -77,10 +77,10 @@ async def unload_model(
 
     The default models stay: they are what requests get that name none, and what the FAQ is searched with.
     """
-    if model_id in {services.default_embedder, services.default_tagger}:
+    if model_id in services.defaults:
         raise ConflictError(
             "it serves requests that name no model; another default takes a restart with "
-            "CONCHE_EMBEDDING_BUNDLE or CONCHE_NER_BUNDLE",
+            "CONCHE_EMBEDDING_BUNDLE, CONCHE_NER_BUNDLE, CONCHE_CLASSIFIER_BUNDLE or CONCHE_RERANKER_BUNDLE",
             param="model",
         )
     await services.models.unload(model_id, within_s=settings.shutdown_grace_seconds)
@@ -92,7 +92,7 @@ def _body(loaded: LoadedModel, services: Services) -> LoadedModelBody:
     return LoadedModelBody(
         id=model.model_id,
         task=model.manifest.task,
-        default=model.model_id in {services.default_embedder, services.default_tagger},
+        default=model.model_id in services.defaults,
         healthy=model.healthy,
         memory_bytes=loaded.memory_bytes,
         queued_texts=model.batcher.queued_items,

@@ -8,7 +8,7 @@ from service.dependencies import ReaderDep, ServicesDep, SettingsDep
 from service.errors import InputTooLongError, UnknownModelError
 from service.http_errors import TEXT_ERRORS, documented
 from service.json_body import StrictJsonRoute
-from service.response_headers import documented_headers, embedding_headers
+from service.response_headers import documented_headers, reading_headers
 from service.schemas import EMBED_EXAMPLES, EmbedRequest
 from service.token_ids import TokenIdsError
 from service.vector_json import encode_vectors
@@ -54,7 +54,7 @@ async def embed(
     return Response(
         await encode_vectors(result.vectors),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
+        headers=reading_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
     )
 
 

@@ -5,6 +5,7 @@ from importlib import metadata
 
 from fastapi import APIRouter
 
+from model.runtime.bundle import Manifest
 from service.dependencies import ServicesDep, SettingsDep
 from service.errors import ServiceError, UnavailableError
 from service.faq.catalogue import FaqCatalogue
@@ -31,18 +32,21 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
         if reason is not None:
             unavailable["/search"] = reason
     limits: dict[str, int | float] = settings.limits.model_dump()
-    manifest = None if services.embedder is None else services.embedder.manifest
+    model = services.embedder or services.classifier or services.reranker
+    manifest = None if model is None else model.manifest
     by_name = {one.model.model_id: one for one in services.models}
     return InfoResponse(
         models=[loaded.model.model_id for loaded in services.models],
         model_id=None if manifest is None else manifest.name,
-        model_type={} if manifest is None else {"embedding": {"pooling": str(manifest.pooling)}},
+        model_type={} if manifest is None else _model_type(manifest),
         max_input_length=None if manifest is None else manifest.max_tokens,
         max_client_batch_size=settings.limits.max_inputs,
         auto_truncate=settings.truncate,
         version=metadata.version("conche"),
         embedding=None if services.embedder is None else _model(by_name[services.embedder.model_id]),
         ner=None if services.tagger is None else _model(by_name[services.tagger.model_id]),
+        classifier=None if services.classifier is None else _model(by_name[services.classifier.model_id]),
+        reranker=None if services.reranker is None else _model(by_name[services.reranker.model_id]),
         faq=faq,
         unavailable=unavailable,
         limits=limits | settings.batching.model_dump(),
@@ -65,6 +69,17 @@ async def _faq(catalogue: FaqCatalogue, services: Services) -> tuple[FaqBody, st
     return body.model_copy(update=counts), None
 
 
+def _model_type(manifest: Manifest) -> dict[str, dict[str, str | dict[str, str | int]]]:
+    """As text-embeddings-inference has it, which serves one model only."""
+    if manifest.task == "embedding":
+        return {"embedding": {"pooling": str(manifest.pooling)}}
+    labels: dict[str, str | dict[str, str | int]] = {
+        "id2label": {str(index): label for index, label in enumerate(manifest.labels)},
+        "label2id": {label: index for index, label in enumerate(manifest.labels)},
+    }
+    return {"reranker" if len(manifest.labels) == 1 else "classifier": labels}
+
+
 def _model(loaded: LoadedModel) -> ModelBody:
     manifest, choice = loaded.model.manifest, loaded.choice
     return ModelBody(
@@ -79,6 +94,7 @@ def _model(loaded: LoadedModel) -> ModelBody:
         prompts=manifest.prompts,
         default_prompt_name=manifest.default_prompt_name,
         labels=list(manifest.labels),
+        label_activation=manifest.label_activation,
         source=manifest.source.name,
         revision=manifest.source.revision,
         quality=manifest.quality,

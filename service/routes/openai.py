@@ -31,7 +31,7 @@ from service.openai_schemas import (
 )
 from service.prompts import prompt_of
 from service.relevance import Reading, rank
-from service.response_headers import embedding_headers
+from service.response_headers import documented_headers, reading_headers
 from service.routes.both_methods import get_and_head
 from service.routes.embed import EMBEDDING_ERRORS, HEADERS
 from service.vector_json import encode_openai_vectors
@@ -39,6 +39,7 @@ from service.vector_json import encode_openai_vectors
 router = APIRouter(route_class=StrictJsonRoute, tags=["OpenAI"])
 
 RESPONSES = {**documented(*EMBEDDING_ERRORS, body=OpenAIErrorBody), 200: {"headers": HEADERS}}
+RANKED = {**RESPONSES, 200: {"headers": {**HEADERS, **documented_headers("x-conche-ranked-by")}}}
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=RESPONSES)
@@ -74,7 +75,7 @@ async def create_embeddings(
     return Response(
         b'{"object":"list","data":' + data + b"," + orjson.dumps(rest)[1:],
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
+        headers=reading_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
     )
 
 
@@ -100,7 +101,7 @@ async def retrieve_model(model_id: str, services: ServicesDep) -> ModelObject:
     raise UnknownModelError(f"there is no model of that name; there is: {listed}", param="model")
 
 
-@router.post("/v1/rerank", response_model=RerankResponse, responses=RESPONSES)
+@router.post("/v1/rerank", response_model=RerankResponse, responses=RANKED)
 async def rerank_documents(
     body: Annotated[RerankRequest, Body(openapi_examples=RERANK_V1_EXAMPLES)],
     services: ServicesDep,
@@ -109,7 +110,9 @@ async def rerank_documents(
 ) -> Response:
     """Put documents in order for a query, best first.
 
-    Scores are of the embedding model (a bi-encoder): the cosine of query and document, negative ones as 0.
+    With a cross-encoder, which reads query and document together, scores are the sigmoid of its logit;
+    without one they are of the embedding model (a bi-encoder): the cosine of query and document, negative
+    ones as 0. The header `x-conche-ranked-by` says which.
     """
     texts = []
     for index, document in enumerate(body.documents):
@@ -119,9 +122,9 @@ async def rerank_documents(
         texts.append(text)
     limits.admit([body.query], param="query", needed=True)
     limits.admit(texts, param="documents")
-    embedder, _ = services.embedder_named(body.model)
+    ranker = services.ranker_named(body.model)
     ranking = await rank(
-        embedder,
+        ranker,
         body.query,
         texts,
         Reading(
@@ -132,22 +135,23 @@ async def rerank_documents(
     )
     results = [
         RerankResult(
-            index=place,
-            relevance_score=max(0.0, cosine),
-            document=RerankedDocument(text=texts[place]) if body.return_documents else None,
+            index=one.index,
+            relevance_score=one.score,
+            document=RerankedDocument(text=texts[one.index]) if body.return_documents else None,
         )
-        for place, cosine in ranking.order[: body.top_n]
+        for one in ranking.order[: body.top_n]
     ]
     tokens = sum(ranking.tokens)
     answer = RerankResponse(
         results=results,
-        model=embedder.model_id,
+        model=ranker.model_id,
         usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
     )
+    headers = reading_headers(ranker.model_id, ranking.tokens, ranking.truncated, ranking.empty)
     return Response(
         answer.model_dump_json(exclude_none=True),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, ranking.tokens, ranking.truncated, ranking.empty),
+        headers={**headers, "x-conche-ranked-by": ranking.method},
     )
 
 

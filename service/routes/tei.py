@@ -13,7 +13,7 @@ from service.inference import EmbeddingOptions, TooManyNumbersError
 from service.json_body import StrictJsonRoute
 from service.prompts import prompt_of
 from service.relevance import Reading, rank, similarities
-from service.response_headers import documented_headers, embedding_headers
+from service.response_headers import documented_headers, reading_headers
 from service.routes.embed import EMBEDDING_ERRORS, HEADERS
 from service.tei_schemas import (
     DECODE_EXAMPLES,
@@ -35,6 +35,7 @@ from service.vector_json import BYTES_PER_NUMBER, encode_token_vectors
 router = APIRouter(route_class=StrictJsonRoute, tags=["text-embeddings-inference"])
 
 RESPONSES = {**documented(*EMBEDDING_ERRORS), 200: {"headers": HEADERS}}
+RANKED = {**RESPONSES, 200: {"headers": {**HEADERS, **documented_headers("x-conche-ranked-by")}}}
 LARGE = {**documented(*EMBEDDING_ERRORS, AnswerTooLargeError), 200: {"headers": HEADERS}}
 NAMED = {
     **documented(*EMBEDDING_ERRORS, AnswerTooLargeError),
@@ -71,7 +72,7 @@ async def embed_all(
     return Response(
         await encode_token_vectors(result.states),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
+        headers=reading_headers(embedder.model_id, result.tokens, result.truncated, result.empty),
     )
 
 
@@ -108,7 +109,7 @@ async def compare(
     return Response(
         orjson.dumps(compared.cosines),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, compared.tokens, compared.truncated, compared.empty),
+        headers=reading_headers(embedder.model_id, compared.tokens, compared.truncated, compared.empty),
     )
 
 
@@ -117,7 +118,7 @@ async def compare(
     response_model=list[Rank],
     response_model_exclude_none=True,
     response_description="Best first; equals in the order sent.",
-    responses=RESPONSES,
+    responses=RANKED,
 )
 async def rerank(
     body: Annotated[RankRequest, Body(openapi_examples=RANK_EXAMPLES)],
@@ -127,26 +128,29 @@ async def rerank(
 ) -> Response:
     """Put texts in order for a query, best first.
 
-    Scores are of the embedding model (a bi-encoder): the cosine of query and text, each under its prompt;
-    negative ones as 0 unless `raw_scores` asks for them.
+    With a cross-encoder, which reads query and text together, scores are the sigmoid of its logit; a pair
+    that is too long loses tokens from its longer text first, where it may be cut. Without one they are of
+    the embedding model (a bi-encoder): the cosine of query and text, each under its prompt, negative ones as
+    0. The header `x-conche-ranked-by` says which. `raw_scores` asks for logit or cosine as they are.
     """
     limits.admit([body.query], param="query", needed=True)
     limits.admit(body.texts, param="texts")
-    embedder, _ = services.embedder_named(body.model)
+    ranker = services.ranker_named(body.model)
     reading = Reading(
         settings.truncate if body.truncate is None else body.truncate,
         body.truncation_direction.lower() == "left",
         read_empty=limits.read_empty,
     )
-    ranking = await rank(embedder, body.query, body.texts, reading, param="texts")
+    ranking = await rank(ranker, body.query, body.texts, reading, param="texts")
     found: list[dict[str, Any]] = []
-    for place, cosine in ranking.order:
-        one: dict[str, Any] = {"index": place, "score": cosine if body.raw_scores else max(0.0, cosine)}
-        found.append(one | {"text": body.texts[place]} if body.return_text else one)
+    for text in ranking.order:
+        one: dict[str, Any] = {"index": text.index, "score": text.raw if body.raw_scores else text.score}
+        found.append(one | {"text": body.texts[text.index]} if body.return_text else one)
+    headers = reading_headers(ranker.model_id, ranking.tokens, ranking.truncated, ranking.empty)
     return Response(
         orjson.dumps(found),
         media_type="application/json",
-        headers=embedding_headers(embedder.model_id, ranking.tokens, ranking.truncated, ranking.empty),
+        headers={**headers, "x-conche-ranked-by": ranking.method},
     )
 
 

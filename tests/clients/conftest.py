@@ -94,3 +94,18 @@ def url_of_one_with_a_faq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     yield url
     process.kill()
     process.wait(HANG_S)
+
+
+@pytest.fixture(scope="session")
+def url_of_one_that_classifies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where one listens that labels texts, over a tiny bundle."""
+    process, url = serve(
+        tmp_path_factory.mktemp("data"),
+        CONCHE_MODELS_DIR=str(write_bundles(tmp_path_factory.mktemp("models"))),
+        CONCHE_EMBEDDING_BUNDLE="none",
+        CONCHE_NER_BUNDLE="none",
+        CONCHE_CLASSIFIER_BUNDLE="tiny-classifier",
+    )
+    yield url
+    process.kill()
+    process.wait(HANG_S)

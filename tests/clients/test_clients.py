@@ -207,6 +207,20 @@ def test_hugging_face_token_classification(url: str) -> None:
     assert InferenceClient(f"{url}/ner").token_classification("Nothing to see here.") == []
 
 
+def test_hugging_face_text_classification(url_of_one_that_classifies: str) -> None:
+    """All labels, best first; as many as asked for, under the function asked for."""
+    client = InferenceClient(f"{url_of_one_that_classifies}/predict")
+    found = client.text_classification("refund")
+    plain = httpx.post(f"{url_of_one_that_classifies}/predict", json={"inputs": "refund"}).json()
+    assert [{"score": one.score, "label": one.label} for one in found] == plain
+    assert found[0].label == "refund"
+    (best,) = client.text_classification("refund", top_k=1, function_to_apply="none")
+    raw = httpx.post(f"{url_of_one_that_classifies}/predict", json={"inputs": "refund", "raw_scores": True})
+    assert (best.label, best.score) == ("refund", raw.json()[0]["score"])
+    with pytest.raises(Exception, match="inputs is empty"):
+        client.text_classification("")
+
+
 def test_hugging_face_shows_our_errors(url: str) -> None:
     """What is wrong stands in the exception."""
     with pytest.raises(Exception, match="inputs is empty"):

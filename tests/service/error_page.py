@@ -288,7 +288,14 @@ async def apps(folder: Path) -> AsyncIterator[Apps]:
     settings = {
         "plain": tiny_settings(folder),
         "limits": tiny_settings(folder, limits=few),
-        "bare": tiny_settings(folder, ner_bundle="none", faq_store="none", faq_file="none", admin=False),
+        "bare": tiny_settings(
+            folder,
+            ner_bundle="none",
+            classifier_bundle="none",
+            faq_store="none",
+            faq_file="none",
+            admin=False,
+        ),
         "broken": tiny_settings(folder, faq_file=str(folder / "missing.jsonl"), on_bundle_error="serve"),
         "keys": tiny_settings(folder, api_keys_file=str(keys_file)),
     }

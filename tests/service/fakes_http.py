@@ -10,7 +10,12 @@ import httpx
 from service.app import OpenServices, create_app
 from service.lifespan import open_services
 from service.settings import Settings
-from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.bundles import (
+    write_tiny_classifier_bundle,
+    write_tiny_embedding_bundle,
+    write_tiny_ner_bundle,
+    write_tiny_reranker_bundle,
+)
 
 FAQ = [
     '{"id": "refund", "question": "How do I return my order", "answer": "With the label in the box."}',
@@ -20,10 +25,12 @@ FAQ = [
 
 
 def write_bundles(folder: Path) -> Path:
-    """An embedding and an NER bundle, a spare one, and a FAQ of three entries."""
+    """A bundle of each kind, a cross-encoder and a spare one among them, and a FAQ of three entries."""
     write_tiny_embedding_bundle(folder / "tiny-embedding")
     write_tiny_embedding_bundle(folder / "tiny-spare", name="tiny-spare", seed=8)
     write_tiny_ner_bundle(folder / "tiny-ner")
+    write_tiny_classifier_bundle(folder / "tiny-classifier")
+    write_tiny_reranker_bundle(folder / "tiny-reranker")
     (folder / "faq.jsonl").write_text("\n".join(FAQ) + "\n", encoding="utf-8")
     return folder
 
@@ -37,6 +44,7 @@ def tiny_settings(folder: Path, **changes: object) -> Settings:
         "models_dir": folder,
         "embedding_bundle": "tiny-embedding",
         "ner_bundle": "tiny-ner",
+        "classifier_bundle": "tiny-classifier",
         "faq_file": str(folder / "faq.jsonl"),
         "data_dir": folder / "data" / uuid.uuid4().hex,
         "threads": 1,

@@ -226,12 +226,17 @@ async def test_two_apps_live_in_one_process(models_folder: Path) -> None:
     [
         (
             {"embedding_bundle": "missing"},
-            "/embed: .*does not exist; bundles there: tiny-embedding, tiny-ner",
+            "/embed: .*does not exist; bundles there: tiny-classifier, tiny-embedding, tiny-ner",
         ),
         ({"embedding_bundle": "tiny-ner"}, "CONCHE_EMBEDDING_BUNDLE: tiny-ner is no embedding bundle"),
         ({"ner_bundle": "tiny-embedding"}, "CONCHE_NER_BUNDLE: .*no token-classification bundle"),
         ({"faq_file": "/nowhere/faq.jsonl"}, "/search: FAQ file /nowhere/faq.jsonl cannot be read"),
-        ({"embedding_bundle": "none", "ner_bundle": "none"}, "no model to serve: .*CONCHE_MODELS_DIR"),
+        ({"classifier_bundle": "tiny-ner"}, "CONCHE_CLASSIFIER_BUNDLE: .*no sequence-classification bundle"),
+        ({"reranker_bundle": "tiny-classifier"}, "CONCHE_RERANKER_BUNDLE: .*is no cross-encoder"),
+        (
+            {"embedding_bundle": "none", "ner_bundle": "none", "classifier_bundle": "none"},
+            "no model to serve: .*CONCHE_MODELS_DIR",
+        ),
     ],
 )
 async def test_what_cannot_be_served_stops_the_start_with_the_reason(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from model.runtime.bundle import Bundle
 from model.runtime.documents import read_documents
 from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
 from model.runtime.entities import EntityOptions
+from model.runtime.sequences import TextOrPair
 from model.runtime.tokenization import TokenizedText, Tokenizer
 from service.batching import BatchingLimits, BatchStats
 from service.errors import (
@@ -31,7 +33,9 @@ from service.errors import (
     UnavailableError,
 )
 from service.inference import (
+    Classifier,
     ComputeBudget,
+    CrossEncoder,
     Embedder,
     EmbeddingOptions,
     EmbeddingResult,
@@ -40,7 +44,13 @@ from service.inference import (
     _pieces,
     finish_vectors,
 )
-from tests.bundles import tiny_tokenizer, write_tiny_embedding_bundle, write_tiny_ner_bundle
+from tests.bundles import (
+    tiny_tokenizer,
+    write_tiny_classifier_bundle,
+    write_tiny_embedding_bundle,
+    write_tiny_ner_bundle,
+    write_tiny_reranker_bundle,
+)
 from tests.fakes import HANG_LIMIT_S, FakeEngine, settle, until
 
 # float32 sums over a different number of padded rows may be ordered differently; nothing else may differ.
@@ -419,6 +429,48 @@ async def test_entities_are_slices_of_the_text(tagger: EntityTagger) -> None:
             assert text[found.start : found.end] == found.text
             assert 0 <= found.score <= 1
     assert tagger.labels == ("PER", "LOC", "ORG")
+
+
+async def test_classifying_does_not_depend_on_company(tmp_path: Path, budget: ComputeBudget) -> None:
+    """Texts and pairs of all lengths, in one call and in many at once: the same logits as alone."""
+    items: list[TextOrPair] = [
+        "refund",
+        ("how do I return my order", "怎么退货"),
+        ("hello " * 20, "delivery " * 20),
+        "物流配送",
+        ("a", "shipping, shipping"),
+    ]
+    for write in (write_tiny_classifier_bundle, write_tiny_reranker_bundle):
+        bundle = Bundle.load(write(tmp_path / write.__name__))
+        engine = OnnxRuntimeEngine(bundle, threads=1)
+        limits = BatchingLimits(max_batch_tokens=256)
+        async with Classifier(
+            bundle.manifest, Tokenizer.from_bundle(bundle), engine, budget=budget, limits=limits
+        ) as classifier:
+            alone = [await classifier.classify([item], truncate=False) for item in items]
+            calls = [classifier.classify(items[place:] + items[:place], truncate=False) for place in range(5)]
+            for place, together in enumerate(await asyncio.gather(*calls)):
+                order = [(place + offset) % len(items) for offset in range(len(items))]
+                np.testing.assert_allclose(
+                    together.logits,
+                    np.concatenate([alone[index].logits for index in order]),
+                    rtol=0,
+                    atol=TOLERANCE,
+                )
+                assert together.tokens == [alone[index].tokens[0] for index in order]
+        engine.close()
+
+
+async def test_a_bundle_of_several_labels_is_no_cross_encoder(
+    tmp_path: Path, ner_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Which of its labels would be the relevance?"""
+    bundle = Bundle.load(write_tiny_classifier_bundle(tmp_path / "tiny"))
+    tokenizer = Tokenizer.from_bundle(bundle)
+    with pytest.raises(ValueError, match="3 labels instead of one"):
+        CrossEncoder(bundle.manifest, tokenizer, FakeEngine(), budget=budget)
+    with pytest.raises(ValueError, match="no sequence-classification bundle"):
+        Classifier(ner_bundle.manifest, tokenizer, FakeEngine(), budget=budget)
 
 
 async def test_a_long_text_is_read_to_its_end(tagger: EntityTagger) -> None:

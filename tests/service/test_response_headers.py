@@ -1,34 +1,34 @@
 """What the headers say about each text, within what proxies let through."""
 
 from service.request_work import RequestWork
-from service.response_headers import embedding_headers, tagging_headers, work_headers
+from service.response_headers import reading_headers, tagging_headers, work_headers
 
 
 def test_only_texts_that_were_cut_are_listed() -> None:
     """Nothing is cut in most answers; then the header is absent."""
-    assert embedding_headers("m", [3, 4], [0, 0]) == {
+    assert reading_headers("m", [3, 4], [0, 0]) == {
         "x-conche-model": "m",
         "x-conche-tokens": "7",
         "x-conche-tokens-by-input": "3,4",
     }
-    assert embedding_headers("m", [3, 4, 5], [0, 120, 7])["x-conche-truncated"] == "1:120,2:7"
+    assert reading_headers("m", [3, 4, 5], [0, 120, 7])["x-conche-truncated"] == "1:120,2:7"
 
 
 def test_tokens_by_input_are_told_while_all_of_them_fit() -> None:
     """Half a list could not be told from a whole one by its readers, who go by place."""
-    assert len(embedding_headers("m", [1] * 1000, [0] * 1000)["x-conche-tokens-by-input"].split(",")) == 1000
-    assert "x-conche-tokens-by-input" not in embedding_headers("m", [10] * 1000, [0] * 1000)
-    assert embedding_headers("m", [10] * 1000, [0] * 1000)["x-conche-tokens"] == "10000"
-    assert embedding_headers("m", [], []) == {"x-conche-model": "m", "x-conche-tokens": "0"}
+    assert len(reading_headers("m", [1] * 1000, [0] * 1000)["x-conche-tokens-by-input"].split(",")) == 1000
+    assert "x-conche-tokens-by-input" not in reading_headers("m", [10] * 1000, [0] * 1000)
+    assert reading_headers("m", [10] * 1000, [0] * 1000)["x-conche-tokens"] == "10000"
+    assert reading_headers("m", [], []) == {"x-conche-model": "m", "x-conche-tokens": "0"}
     assert tagging_headers("m", [5, 6], [1, 1])["x-conche-tokens-by-input"] == "5,6"
 
 
 def test_empty_texts_are_listed_as_far_as_they_fit() -> None:
     """Their vectors are to be left out; a list cut short says so."""
-    assert embedding_headers("m", [3, 2, 2], [0, 0, 0], [1, 2])["x-conche-empty"] == "1,2"
-    assert "x-conche-empty" not in embedding_headers("m", [3], [0])
+    assert reading_headers("m", [3, 2, 2], [0, 0, 0], [1, 2])["x-conche-empty"] == "1,2"
+    assert "x-conche-empty" not in reading_headers("m", [3], [0])
     assert tagging_headers("m", [5, 0], [1, 0])["x-conche-empty"] == "1"
-    many = embedding_headers("m", [2] * 2048, [0] * 2048, range(2048))["x-conche-empty"]
+    many = reading_headers("m", [2] * 2048, [0] * 2048, range(2048))["x-conche-empty"]
     assert len(many) <= 2004
     assert many.startswith("0,1,2,")
     assert many.endswith(",...")
@@ -53,7 +53,7 @@ def test_times_are_told_in_milliseconds() -> None:
 
 def test_a_long_list_ends_in_an_ellipsis() -> None:
     """2,048 cut texts must not make a header that a proxy refuses."""
-    value = embedding_headers("m", [1] * 2048, [9] * 2048)["x-conche-truncated"]
+    value = reading_headers("m", [1] * 2048, [9] * 2048)["x-conche-truncated"]
     assert len(value) <= 2010
     assert value.endswith(",...")
 

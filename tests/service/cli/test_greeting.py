@@ -47,10 +47,27 @@ async def test_requests_to_paste_bring_a_key_where_one_is_needed(models_folder: 
     async with open_services(tiny_settings(models_folder, faq_store="none"), Metrics()) as services:
         text = greeting(services, url="http://a", seconds=1, keys=True, metrics_url="http://b")
     commands = re.findall(r"curl -s .*", text)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         assert '-H "x-api-key: $CONCHE_API_KEY"' in command
     assert "Metrics: http://b/metrics" in text
+
+
+async def test_classifiers_are_told_and_tried_and_their_absence_is_no_news(models_folder: Path) -> None:
+    """They are off unless set: a line about it at every start would be noise."""
+    told = {"url": "http://conche.test", "seconds": 0.5}
+    settings = tiny_settings(models_folder, faq_store="none", reranker_bundle="tiny-reranker")
+    async with open_services(settings, Metrics()) as services:
+        text, fields = greeting(services, **told), summary(services, **told)  # type: ignore[arg-type]
+    assert re.search(r"labels +tiny-classifier .*\n +ranking +tiny-reranker ", text)
+    assert "/predict -H" in text
+    assert "/rerank -H" in text
+    assert str(fields["reranker"]).startswith("tiny-reranker (")
+    values = {name: getattr(settings, name) for name in settings.model_fields_set}
+    del values["classifier_bundle"], values["reranker_bundle"]
+    async with open_services(type(settings)(**values), Metrics()) as services:
+        assert "/predict" not in greeting(services, **told)  # type: ignore[arg-type]
+        assert "/predict" in services.absences
 
 
 async def test_other_collections_are_counted_and_tried(models_folder: Path) -> None:

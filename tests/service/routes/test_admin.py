@@ -37,10 +37,19 @@ async def test_a_model_is_loaded_used_by_name_and_unloaded(client: httpx.AsyncCl
     assert np.abs(np.array(other.json()) - before).max() > 0.01
     assert (await client.post("/embed", json=body)).json() == before
     listed = (await client.get("/v1/models")).json()["data"]
-    assert [model["id"] for model in listed] == ["tiny-embedding", "tiny-ner", "tiny-spare"]
+    assert [model["id"] for model in listed] == [
+        "tiny-embedding",
+        "tiny-ner",
+        "tiny-classifier",
+        "tiny-spare",
+    ]
 
     left = await client.delete("/admin/models/tiny-spare")
-    assert [model["id"] for model in left.json()["models"]] == ["tiny-embedding", "tiny-ner"]
+    assert [model["id"] for model in left.json()["models"]] == [
+        "tiny-embedding",
+        "tiny-ner",
+        "tiny-classifier",
+    ]
     assert "tiny-spare" in left.json()["bundles"]
     gone = await client.post("/embed", json=body | {"model": "tiny-spare"})
     assert gone.status_code == 404

@@ -129,6 +129,7 @@ async def test_models_are_listed_and_described(client: httpx.AsyncClient) -> Non
     assert [(one["id"], one["object"], one["task"]) for one in listed["data"]] == [
         ("tiny-embedding", "model", "embedding"),
         ("tiny-ner", "model", "token-classification"),
+        ("tiny-classifier", "model", "sequence-classification"),
     ]
     assert (await client.get("/v1/models/tiny-ner")).json() == listed["data"][1]
     answer = await client.get("/v1/models/org/other")

@@ -1,12 +1,14 @@
 """What clients of text-embeddings-inference send beyond /embed, and need back."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.service.fakes_http import running, tiny_settings
+from tests.bundles import refresh_manifest
+from tests.service.fakes_http import running, tiny_settings, write_bundles
 
 
 async def test_every_token_has_a_vector(client: httpx.AsyncClient) -> None:
@@ -77,6 +79,101 @@ async def test_a_query_too_long_is_named_as_the_query(client: httpx.AsyncClient)
         cut = await client.post("/rerank", json=body | {"truncate": True, "truncation_direction": "left"})
         assert cut.status_code == 200
         assert "x-conche-truncated" in cut.headers
+
+
+@pytest.fixture
+async def reranking(models_folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app with a cross-encoder."""
+    settings = tiny_settings(models_folder, faq_store="none", reranker_bundle="tiny-reranker")
+    async with running(settings) as client:
+        yield client
+
+
+async def test_a_cross_encoder_ranks_where_one_is_set(reranking: httpx.AsyncClient) -> None:
+    """By its logit for query and text together; the header says so, and the embedder can still be named."""
+    body = {"query": "return my order", "texts": ["hello", "how do I return my order", "hello"]}
+    answer = await reranking.post("/rerank", json=body)
+    found = answer.json()
+    assert answer.headers["x-conche-ranked-by"] == "cross-encoder"
+    assert answer.headers["x-conche-model"] == "tiny-reranker"
+    assert [one["index"] for one in found] == [1, 0, 2]
+    raw = (await reranking.post("/rerank", json=body | {"raw_scores": True, "return_text": True})).json()
+    assert [one["text"] for one in raw] == ["how do I return my order", "hello", "hello"]
+    for one, logit in zip(found, raw, strict=True):
+        pair = [body["query"], body["texts"][one["index"]]]
+        (predicted,) = (
+            await reranking.post("/predict", json={"inputs": pair, "model": "tiny-reranker"})
+        ).json()
+        assert predicted["label"] == "relevance"
+        assert abs(one["score"] - predicted["score"]) < 1e-6
+        assert abs(one["score"] - 1 / (1 + np.exp(-logit["score"]))) < 1e-6
+    tokens = [int(count) for count in answer.headers["x-conche-tokens-by-input"].split(",")]
+    assert tokens == [7, 12, 7]
+    v1 = await reranking.post("/v1/rerank", json={"query": body["query"], "documents": body["texts"]})
+    assert [(one["index"], one["relevance_score"]) for one in v1.json()["results"]] == [
+        (one["index"], one["score"]) for one in found
+    ]
+    assert (v1.json()["model"], v1.headers["x-conche-ranked-by"]) == ("tiny-reranker", "cross-encoder")
+    named = await reranking.post("/rerank", json=body | {"model": "tiny-embedding"})
+    assert named.headers["x-conche-ranked-by"] == "bi-encoder"
+    assert (await reranking.get("/info")).json()["reranker"]["id"] == "tiny-reranker"
+
+
+async def test_without_a_cross_encoder_the_embedder_ranks(client: httpx.AsyncClient) -> None:
+    """Until one is loaded, which serves those who name it."""
+    body = {"query": "return my order", "texts": ["hello"]}
+    answer = await client.post("/rerank", json=body)
+    assert answer.headers["x-conche-ranked-by"] == "bi-encoder"
+    assert (await client.get("/info")).json()["reranker"] is None
+    unknown = await client.post("/rerank", json=body | {"model": "tiny-classifier"})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_model")
+    await client.post("/admin/models", json={"bundle": "tiny-reranker"})
+    assert (await client.post("/rerank", json=body)).headers["x-conche-ranked-by"] == "bi-encoder"
+    named = await client.post("/rerank", json=body | {"model": "tiny-reranker"})
+    assert named.headers["x-conche-ranked-by"] == "cross-encoder"
+    for model in ("tiny-classifier", "tiny-ner"):
+        unknown = await client.post("/rerank", json=body | {"model": model})
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_model")
+        assert "tiny-embedding, tiny-reranker" in unknown.json()["error"]
+
+
+async def test_a_cross_encoder_that_fails_is_not_replaced(tmp_path: Path) -> None:
+    """Scores of another kind would come without anybody's asking; whoever names the embedder gets it."""
+    folder = write_bundles(tmp_path)
+    refresh_manifest(folder / "tiny-reranker", pair_token_types=False)
+    settings = tiny_settings(
+        folder, faq_store="none", reranker_bundle="tiny-reranker", on_bundle_error="serve"
+    )
+    async with running(settings) as client:
+        body = {"query": "return my order", "texts": ["hello"]}
+        answer = await client.post("/rerank", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (503, "no_model")
+        assert (await client.post("/rerank", json=body | {"model": "tiny-embedding"})).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+
+
+async def test_errors_of_a_cross_encoder_tell_query_and_text_apart(reranking: httpx.AsyncClient) -> None:
+    """A pair is cut from its longer text, so a long query is cut too; which one is empty is named."""
+    for query, texts, code, param, index in (
+        ("hello " * 100, ["a", "b"], "input_too_long", "texts", 0),
+        ("a", ["a", "hello " * 100], "input_too_long", "texts", 1),
+        ("\u200b", ["a"], "empty_input", "query", None),
+        ("a", ["a", "\u200b"], "empty_input", "texts", 1),
+    ):
+        body = {"query": query, "texts": texts}
+        error = (await reranking.post("/rerank", json=body)).json()
+        assert (error["code"], error["param"], error["index"]) == (code, param, index)
+        if code == "input_too_long":
+            assert "those of the query" in error["error"]
+            cut = await reranking.post("/rerank", json=body | {"truncate": True})
+            assert cut.headers["x-conche-truncated"].startswith(f"{index}:")
+    for body, param, index in (
+        (b'{"query": "\\ud83d", "texts": ["a"]}', "query", None),
+        (b'{"query": "a", "texts": ["a", "\\ud83d"]}', "texts", 1),
+    ):
+        answer = await reranking.post("/rerank", content=body, headers={"content-type": "application/json"})
+        error = answer.json()
+        assert (error["code"], error["param"], error["index"]) == ("invalid_text", param, index)
 
 
 async def test_tokens_have_their_place_in_bytes(client: httpx.AsyncClient) -> None:
