@@ -97,7 +97,7 @@ class Client:
         raw_scores: bool = False,
         **options: Unpack[ops.CompareOptions],
     ) -> Ranking:
-        """Put texts in order for a query; a negative cosine is a score of 0 unless ``raw_scores``."""
+        """Put texts in order for a query; scores lie within 0 and 1 unless ``raw_scores``."""
         return self.run(ops.rerank(query, texts, self._batch_size, options, raw_scores=raw_scores))
 
     def similarity(

@@ -1,8 +1,10 @@
 """Each call as a `Plan`: what is sent, and what its answers come to. Options are as the routes have them."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any, Final, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
@@ -175,7 +177,7 @@ def rerank(
 ) -> Plan[Ranking]:
     """Texts in order for a query."""
     said = _said(CompareOptions, options)
-    # Cosines as they are: parts cannot be put in order by scores of which the negative ones became 0.
+    # As the model gave them: parts cannot be put in order by scores of which negative cosines became 0.
     requests = _in_parts(
         "/rerank", "texts", _listed(texts), most, {"query": query, "raw_scores": True} | said
     )
@@ -187,11 +189,19 @@ def rerank(
             for one in answer.json()
         ]
         found.sort(key=lambda one: (-one.score, one.index))
+        ranked_by = answers[0].headers.get("x-conche-ranked-by", "bi-encoder")
+        together = ranked_by == "cross-encoder"  # query and text, so that no text is the query's alone
         if not raw_scores:
-            found = [Ranked(one.index, max(0.0, one.score)) for one in found]
-        return Ranking(found, _usage(answers, requests, before=1))
+            score = _sigmoid if together else partial(max, 0.0)
+            found = [Ranked(one.index, score(one.score)) for one in found]
+        return Ranking(found, ranked_by, _usage(answers, requests, before=0 if together else 1))
 
     return Plan(requests, join)
+
+
+def _sigmoid(logit: float) -> float:
+    # Of the negative, so that no exponential overflows.
+    return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
 
 
 def similarity(

@@ -38,8 +38,9 @@ class Usage:
     Attributes:
         model: the bundle's name.
         tokens: read, over all texts, special ones and prompts included.
-        tokens_by_input: per text; None if there were more than fit into the headers. In ``rerank`` and
-            ``similarity`` the query's or source sentence's come first.
+        tokens_by_input: per text; None if there were more than fit into the headers. In ``similarity``, and
+            in ``rerank`` by a bi-encoder, the source sentence's or query's come first; by a cross-encoder
+            they are of the query with each text.
         truncated: tokens cut off, by the text's position; -1 is the query of ``rerank`` or the source of
             ``similarity``.
         truncated_complete: whether that is all of them, or there were more than fit into the headers.
@@ -162,9 +163,17 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking(_Listed[Ranked]):
-    """Texts, best first; equals in the order given. Itself a sequence of `Ranked`."""
+    """Texts, best first; equals in the order given. Itself a sequence of `Ranked`.
+
+    Attributes:
+        order: the texts.
+        ranked_by: what the scores are of: ``bi-encoder``, cosines of vectors, or ``cross-encoder``, a model
+            that reads query and text together.
+        usage: what it took.
+    """
 
     order: list[Ranked]
+    ranked_by: str
     usage: Usage
 
     def _items(self) -> list[Ranked]:

@@ -106,10 +106,29 @@ async def test_rerank_and_similarity(conche: AsyncClient) -> None:
     assert len(cosines.usage.tokens_by_input or []) == 3
 
 
+async def test_rerank_by_a_cross_encoder_in_parts(models_folder: Path) -> None:
+    """Logits put the parts in order, and become the scores that the server would give."""
+    texts = ["cat", "how do I return my order", "reset my password", "order"]
+    settings = tiny_settings(models_folder, faq_store="none", reranker_bundle="tiny-reranker")
+    async with running(settings) as http:
+        whole = (await http.post("/rerank", json={"query": "return my order", "texts": texts})).json()
+        client = client_of(http, batch_size=1)
+        ranking = await client.rerank("return my order", texts)
+        raw = await client.rerank("return my order", texts, raw_scores=True)
+        by_vectors = await client.rerank("return my order", texts, model="tiny-embedding")
+    assert ranking.ranked_by == "cross-encoder"
+    assert [one.index for one in ranking] == [one["index"] for one in whole]
+    assert [one.score for one in ranking] == pytest.approx([one["score"] for one in whole], abs=1e-6)
+    assert [one.score for one in raw] != [one.score for one in ranking]
+    assert len(ranking.usage.tokens_by_input or []) == len(texts)
+    assert by_vectors.ranked_by == "bi-encoder"
+    assert len(by_vectors.usage.tokens_by_input or []) == len(texts) + 1
+
+
 async def test_the_server_describes_itself(conche: AsyncClient) -> None:
     """Info, health, models."""
     info = await conche.info()
-    assert set(info.models) == {"tiny-embedding", "tiny-spare", "tiny-ner"}
+    assert set(info.models) == {"tiny-embedding", "tiny-spare", "tiny-ner", "tiny-classifier"}
     assert info.limits["max_inputs"] == 2048
     assert info.document["version"] == info.version
     assert (await conche.health()).ready
@@ -117,6 +136,7 @@ async def test_the_server_describes_itself(conche: AsyncClient) -> None:
         "tiny-embedding": "embedding",
         "tiny-spare": "embedding",
         "tiny-ner": "token-classification",
+        "tiny-classifier": "sequence-classification",
     }
 
 
