@@ -25,12 +25,13 @@ def give_way() -> None:
 
     Running a model takes all cores for milliseconds at a time; reading requests, tokenising and looking up
     take a fraction of that, and somebody waits for each. Costs the model nothing while cores are idle. Linux
-    only, where threads have a niceness of their own; elsewhere nothing happens.
+    only, where threads have a niceness of their own; elsewhere nothing happens. A second call changes
+    nothing: a thread that gave way twice gets almost no time beside one that did so once.
     """
     if sys.platform == "linux":
         with suppress(OSError):  # a sandbox may forbid it; it is no more than a preference
             thread = threading.get_native_id()
-            niceness = os.getpriority(os.PRIO_PROCESS, thread) + _MODEL_NICENESS
+            niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + _MODEL_NICENESS  # the main thread's
             os.setpriority(os.PRIO_PROCESS, thread, min(19, niceness))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -274,3 +276,22 @@ def test_a_bundle_that_nothing_passes_is_refused(scene: Scene, monkeypatch: pyte
     with pytest.raises(BundleError, match=r"onnxruntime .* is off"):
         scene.open()
     assert len(scene.closed) == 2
+
+
+def test_threads_of_a_chosen_engine_give_way_once(bundle: Bundle, tmp_path: Path) -> None:
+    """Twice as nice, they were seen to starve the thread that waits for them."""
+    program = f"""
+import os
+from pathlib import Path
+from model.runtime.bundle import Bundle
+from model.runtime.engine_choice import EngineChooser, EngineWishes
+from model.runtime.tokenization import Tokenizer
+
+bundle = Bundle.load(Path({str(bundle.path)!r}))
+for engine in ("onnxruntime", "auto"):
+    EngineChooser(EngineWishes(engine), threads=2).open(bundle, Tokenizer.from_bundle(bundle))
+nice = {{os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path("/proc/self/task").iterdir()}}
+print(max(nice) == min(19, os.nice(0) + 10))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
