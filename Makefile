@@ -110,7 +110,12 @@ dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py 
 fuzz: setup-test ## send more than ten thousand generated requests, some minutes (CASES=250 of each operation)
 	FUZZ_CASES=$(or $(CASES),250) $(DEV_VENV)/bin/python -m pytest -q -s tests/fuzz
 
+.PHONY: bench
+bench: setup-test ## compare with other servers and libraries, a quarter of an hour (ARGS=--quick, ARGS=--set-up)
+	@$(DEV_VENV)/bin/python bench/compare.py $(ARGS)
+
 .PHONY: clean
 clean: ## remove both environments and everything else that was generated
 	rm -rf $(SERVE_VENV) $(DEV_VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find model service tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf bench/.work
+	find bench model service tests -type d -name __pycache__ -prune -exec rm -rf {} +
