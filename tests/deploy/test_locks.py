@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("build", "serve", "milvus", "openvino", "dev")
+LOCKS = ("build", "serve", "milvus", "openvino", "dev", "chart", "helm")
 
 
 def pins(name: str) -> dict[str, set[str]]:
