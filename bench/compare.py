@@ -43,6 +43,7 @@ SPEED = RESULTS / "speed.json"
 REPORTS = {HERE / "README.md": "full", ROOT / "README.md": "en", ROOT / "README.zh-CN.md": "zh"}
 # The default models' RSS and start are told with as many entries; searches are timed with the other.
 FAQ_ENTRIES, SEARCHED_ENTRIES = 10_000, 100_000
+INFINITY_SERVER = HERE / "comparison" / "infinity_server.py"
 BACKENDS = {"torch": "torch", "onnx": "ONNX", "openvino": "OpenVINO"}
 WITH_DEFAULTS = ("chinese", "english", "ner-english", "ner-chinese")
 EMBEDDING = ("one", "many", "batches", "bulk", "tokens-16", "tokens-64", "tokens-256")
@@ -182,7 +183,8 @@ def add_infinity(field: Field, known: dict[str, Model]) -> None:
 
     def server(name: str, engine: str, model: str, folder: Path, prefix: str) -> HttpContestant:
         command: list[str | Path] = [
-            place.command("infinity_emb"),
+            place.python,
+            INFINITY_SERVER,
             "v2",
             "--model-id",
             folder,

@@ -42,10 +42,6 @@ class Environment:
         """Its interpreter."""
         return self.folder / "bin" / "python"
 
-    def command(self, name: str) -> Path:
-        """One of the commands that it brought."""
-        return self.folder / "bin" / name
-
 
 def environment(name: str, work: Path, say: Callable[[str], None]) -> Environment:
     """Make the environment of ``peers/NAME.txt``, or take the one that is there.
