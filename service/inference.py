@@ -27,7 +27,7 @@ from model.runtime.sequences import TextOrPair, TokenSequence, read_sequences, t
 from model.runtime.threads import give_way
 from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer, check_characters
 from model.runtime.windows import Window
-from service.batching import BatchingLimits, BatchStats, DynamicBatcher
+from service.batching import BatchingLimits, BatchStats, DynamicBatcher, RequestLog
 from service.errors import (
     EmptyInputError,
     InferenceError,
@@ -39,6 +39,7 @@ from service.errors import (
 )
 from service.execution import ExecutionThread, StalledError
 from service.places import Places
+from service.request_trace import Attribute, PastStage, RequestTrace, stage, trace_of_request
 from service.request_work import work_of_request
 
 Pooling = Literal["cls", "mean"]
@@ -319,7 +320,8 @@ class _Model:
                 ) from error
 
         started_at = time.perf_counter()
-        with self._backlog(sizes):
+        model = self.manifest.name
+        with stage("tokenize", model=model, texts=len(texts), characters=sum(sizes)), self._backlog(sizes):
             prepared = await self.off_loop(texts, work, sizes=sizes)
         seconds = time.perf_counter() - started_at
         if (request := work_of_request()) is not None:
@@ -387,7 +389,13 @@ class _Model:
         return results
 
     async def run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
-        results, times = await self.batcher.submit_timed(rows)
+        trace = trace_of_request()
+        log = None if trace is None or not trace.recorded else RequestLog(trace.trace_id)
+        try:
+            results, times = await self.batcher.submit_timed(rows, log=log)
+        finally:
+            if trace is not None and log is not None:
+                self._add_stages(trace, log, rows)
         if (request := work_of_request()) is not None:
             request.add_rows(
                 len(rows),
@@ -396,6 +404,32 @@ class _Model:
                 run_seconds=times.run_seconds,
             )
         return results
+
+    def _add_stages(self, trace: RequestTrace, log: RequestLog, rows: Sequence[_Row]) -> None:
+        """Put into a trace what its request waited for a run, and each run of rows of it."""
+        if log.admitted_at is None:
+            return
+        model = self.manifest.name
+        tokens = sum(len(row.input_ids) for row in rows)
+        queued_until = log.runs[0].formed_at if log.runs else time.monotonic()
+        attributes: dict[str, Attribute] = {"model": model, "rows": len(rows), "tokens": tokens}
+        trace.add(
+            PastStage("queue", log.admitted_at, queued_until, attributes, None if log.runs else "not_run")
+        )
+        for run in log.runs:
+            attributes = {
+                "model": model,
+                "rows": run.rows,
+                "batch.number": run.number,
+                "batch.rows": run.size,
+                "batch.tokens": run.tokens,
+                "batch.padded_tokens": run.padded_tokens,
+            }
+            error = InferenceError.code if run.failed else None
+            inside = PastStage("run", run.started_at, run.ended_at, {"model": model}, error)
+            trace.add(PastStage("batch", run.formed_at, run.done_at, attributes, error, (inside,)))
+        if log.more_runs:
+            trace.note({"runs_not_shown": log.more_runs})
 
     def note(self, *, texts: int, truncated: int) -> None:
         if self.observer is not None:
@@ -803,9 +837,10 @@ class EntityTagger(_Served):
                     for place, (document, output) in enumerate(piece)
                 ]
 
-            tagged = await self._model.off_loop(
-                list(zip(documents, outputs, strict=True)), decode, sizes=sizes
-            )
+            with stage("decode", model=self.model_id, texts=len(texts)):
+                tagged = await self._model.off_loop(
+                    list(zip(documents, outputs, strict=True)), decode, sizes=sizes
+                )
         self._model.note(texts=len(texts), truncated=0)
         return tagged
 

@@ -1,4 +1,4 @@
-"""Log lines for machines or for people, each with the id of its request; never with a caller's text."""
+"""Log lines for machines or for people, each with the ids of its request; never with a caller's text."""
 
 import logging
 import sys
@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 import orjson
+
+from service.request_trace import trace_of_request
 
 request_id_var: ContextVar[str | None] = ContextVar("conche_request_id", default=None)
 
@@ -53,11 +55,14 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def extra_fields(record: logging.LogRecord) -> Mapping[str, object]:
-    """What the call passed as ``extra``, and the id of the request it was made in."""
+    """What the call passed as ``extra``, and the ids of the request it was made in and of its trace."""
     fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     request_id = request_id_var.get()
     if request_id is not None:
         fields.setdefault("request_id", request_id)
+    trace = trace_of_request()
+    if trace is not None:
+        fields.setdefault("trace_id", trace.trace_id)
     return fields
 
 

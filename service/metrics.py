@@ -31,6 +31,7 @@ from model.runtime.bundle import Manifest
 from service.batching import BatchingLimits, BatchStats
 from service.errors import ServiceError
 from service.faq.store import CollectionInfo, FaqStore
+from service.request_trace import recorded_trace_id
 
 UNMATCHED: Final = "unmatched"
 OTHER: Final = "other"
@@ -231,6 +232,7 @@ class Metrics:
         code: str | None,
         seconds: float,
         key: str | None = None,
+        trace_id: str | None = None,
     ) -> None:
         """Count one request.
 
@@ -241,13 +243,14 @@ class Metrics:
             code: of the error; None if there was none.
             seconds: it took.
             key: name of its API key; None if it needed none, or has none.
+            trace_id: of its trace, shown as an exemplar; None if none is kept.
         """
         route = self._routes(route)
         code = self._codes(code) if code else ""
         method = method if method in _METHODS else OTHER
         shown_status = str(status) if 100 <= status <= 599 else OTHER
         self._requests.labels(route, method, shown_status, code).inc()
-        self._request_seconds.labels(route).observe(seconds)
+        self._request_seconds.labels(route).observe(seconds, _exemplar(trace_id))
         if code in _REFUSALS:
             self._refusals.labels(code).inc()
         if key is not None:
@@ -352,13 +355,15 @@ class ModelMetrics:
 
     def on_tokenize(self, seconds: float) -> None:
         """Note that the texts of one request were tokenised."""
-        self._tokenize_seconds.observe(seconds)
+        self._tokenize_seconds.observe(seconds, _exemplar(recorded_trace_id()))
 
     def on_batch(self, stats: BatchStats) -> None:
         """Note one run."""
-        for seconds in stats.queue_seconds:
-            self._queue_seconds.observe(seconds)
-        self._inference_seconds.observe(stats.run_seconds)
+        trace_ids = stats.trace_ids or (None,) * stats.size
+        for seconds, trace_id in zip(stats.queue_seconds, trace_ids, strict=True):
+            self._queue_seconds.observe(seconds, _exemplar(trace_id))
+        # Of the requests that shared the run, any that is traced shows it.
+        self._inference_seconds.observe(stats.run_seconds, _exemplar(next(filter(None, trace_ids), None)))
         self._batch_size.observe(stats.size)
         self._batch_tokens.observe(stats.padded_tokens)
         self._padding_ratio.observe(stats.padded_tokens / max(stats.tokens, 1))
@@ -434,8 +439,9 @@ class FaqMetrics:
         self, *, unanswered: int, best: Sequence[float], embed_seconds: float, seconds: float
     ) -> None:
         """See `service.faq.catalogue.FaqObserver.on_search`."""
-        self._embed_seconds.observe(embed_seconds)
-        self._lookup_seconds.observe(seconds)
+        exemplar = _exemplar(recorded_trace_id())
+        self._embed_seconds.observe(embed_seconds, exemplar)
+        self._lookup_seconds.observe(seconds, exemplar)
         self._queries.inc(len(best))
         self._unanswered.inc(unanswered)
         for score in best:
@@ -506,6 +512,11 @@ class _ModelFamilies:
             self.threads,
         ):
             family.remove(model)
+
+
+def _exemplar(trace_id: str | None) -> dict[str, str] | None:
+    """What leads from a bucket to a trace that fell into it; shown in OpenMetrics only."""
+    return None if trace_id is None else {"trace_id": trace_id}
 
 
 def openmetrics_version(accept: str) -> str | None:

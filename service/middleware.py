@@ -10,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote_to_bytes
@@ -27,6 +28,7 @@ from service.http_errors import (
     error_response,
 )
 from service.log_config import request_id_var
+from service.request_trace import MakesTraces, RequestTrace
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("service.access")
@@ -50,6 +52,7 @@ class RequestRecord:
         code: the error's code; None if there was none.
         seconds: from the first byte of the request to the last of the answer, as the application sees them.
         key: name of the API key; None if none was needed, or none is known.
+        trace_id: of the request's trace; None if none is kept.
     """
 
     method: str
@@ -58,18 +61,35 @@ class RequestRecord:
     code: str | None
     seconds: float
     key: str | None = None
+    trace_id: str | None = None
 
 
 class RequestContext:
     """Give each request an id and a time limit, stop it when its caller goes, and record how it went."""
 
     def __init__(
-        self, app: ASGIApp, *, timeout_s: float, observe: Callable[[RequestRecord], None], log_probes: bool
+        self,
+        app: ASGIApp,
+        *,
+        timeout_s: float,
+        observe: Callable[[RequestRecord], None],
+        log_probes: bool,
+        traces: MakesTraces | None = None,
     ) -> None:
+        """Wrap ``app``.
+
+        Args:
+            app: gets at most ``timeout_s`` for a request.
+            timeout_s: in seconds.
+            observe: told of every request.
+            log_probes: whether successful probes are logged too.
+            traces: measures requests, probes excepted; None = nobody does.
+        """
         self._app = app
         self._timeout_s = timeout_s
         self._observe = observe
         self._log_probes = log_probes
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -83,11 +103,18 @@ class RequestContext:
         _drop_trailing_slash(scope)
         token = request_id_var.set(request_id)
         answer = _Answer(send, request_id)
-        try:
-            await self._run(scope, receive, answer)
-        finally:
-            self._record(scope, answer.status, time.perf_counter() - started_at)
-            request_id_var.reset(token)
+        with self._trace(scope, request_id) as trace:
+            try:
+                await self._run(scope, receive, answer)
+            finally:
+                self._record(scope, answer.status, time.perf_counter() - started_at, trace)
+                request_id_var.reset(token)
+
+    def _trace(self, scope: Scope, request_id: str) -> AbstractContextManager[RequestTrace | None]:
+        if self._traces is None or scope["path"] in PROBE_ROUTES:
+            return nullcontext()
+        attributes = {"url.scheme": scope["scheme"], "conche.request_id": request_id}
+        return self._traces.begin(scope["headers"], attributes)
 
     async def _run(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         caller = _Caller(receive)
@@ -139,7 +166,7 @@ class RequestContext:
         logger.error("unexpected error", exc_info=error)
         return ServiceError("internal error")
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float, trace: RequestTrace | None) -> None:
         error = scope.get("conche.error")
         record = RequestRecord(
             method=scope["method"] if scope["method"] in _METHODS else "other",
@@ -148,7 +175,11 @@ class RequestContext:
             code=error.code if isinstance(error, ServiceError) else None,
             seconds=seconds,
             key=scope.get("conche.key"),
+            trace_id=trace.trace_id if trace is not None and trace.recorded else None,
         )
+        if trace is not None:
+            route = None if record.route == UNMATCHED else record.route
+            trace.end(method=record.method, route=route, status=status, code=record.code)
         self._observe(record)
         if record.route in PROBE_ROUTES and record.code is None and not self._log_probes:
             return

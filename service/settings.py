@@ -321,6 +321,12 @@ class Settings(BaseSettings):
     log_probes: bool = Field(
         default=False, description="Whether successful probes and scrapes are logged too."
     )
+    tracing: bool = Field(
+        default=False,
+        description="Whether spans of requests are sent to an OpenTelemetry collector (install the extra "
+        "`tracing`); where to, under what name and how many is set by OpenTelemetry's own variables, as "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME` and `OTEL_TRACES_SAMPLER`.",
+    )
     keep_alive_seconds: int = Field(
         default=65,
         ge=1,

@@ -1,10 +1,11 @@
-"""``TimingHeaders``: tell in each answer what the models did for it, as plain ASGI."""
+"""``TimingHeaders``: tell in each answer, and in its trace, what the models did for it, as plain ASGI."""
 
 import time
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.request_trace import trace_of_request
 from service.request_work import gathering_work
 from service.response_headers import work_headers
 
@@ -29,4 +30,8 @@ class TimingHeaders:
                     MutableHeaders(scope=message).update(work_headers(work, total_seconds=total))
                 await send(message)
 
-            await self._app(scope, receive, send_with_times)
+            try:
+                await self._app(scope, receive, send_with_times)
+            finally:
+                if work.used and (trace := trace_of_request()) is not None:
+                    trace.note({"tokens": work.tokens, "characters": work.characters})

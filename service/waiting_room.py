@@ -11,8 +11,8 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from service.errors import ServiceError
 
@@ -67,6 +67,60 @@ class BatchingLimits:
         return 8 * self.max_batch_tokens if self.max_overtake_tokens is None else self.max_overtake_tokens
 
 
+# Runs that are told of one request; a request of thousands of texts takes no more memory for it.
+_MOST_RUNS_TOLD: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RunOfRequest:
+    """One run that held rows of a request; times in seconds of ``time.monotonic``.
+
+    Attributes:
+        number: of the run, counted by the batcher; the same for all requests that shared it.
+        formed_at: its rows were chosen.
+        started_at, ended_at: inside ``run_batch``; before that it may have waited for another model's run.
+        done_at: its results were handed out.
+        rows: of the request.
+        size, tokens, padded_tokens: of the whole batch, as of `service.batching.BatchStats`.
+        failed: ``run_batch`` raised or broke its contract.
+    """
+
+    number: int
+    formed_at: float
+    started_at: float
+    ended_at: float
+    done_at: float
+    rows: int
+    size: int
+    tokens: int
+    padded_tokens: int
+    failed: bool
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """How the runs of one request went, written down for a caller that wants to know.
+
+    Attributes:
+        trace_id: of the request, for observers of batches.
+        admitted_at: in seconds of ``time.monotonic``; None if it was refused.
+        runs: the first ones.
+        more_runs: how many came after those.
+    """
+
+    trace_id: str
+    admitted_at: float | None = None
+    runs: list[RunOfRequest] = field(default_factory=list)
+    more_runs: int = 0
+
+    def add(self, run: RunOfRequest) -> None:
+        """Note a run, or count it if there were many."""
+        if len(self.runs) < _MOST_RUNS_TOLD:
+            self.runs.append(run)
+        else:
+            self.more_runs += 1
+
+
 class Request(Generic[Item, Result]):
     """Items admitted together, and the one future their caller waits for.
 
@@ -77,6 +131,7 @@ class Request(Generic[Item, Result]):
     __slots__ = (
         "admitted_at",
         "future",
+        "log",
         "reserved_items",
         "reserved_tokens",
         "results",
@@ -93,10 +148,17 @@ class Request(Generic[Item, Result]):
     )
 
     def __init__(
-        self, items: Sequence[Item], lengths: Sequence[int], future: asyncio.Future[list[Result]]
+        self,
+        items: Sequence[Item],
+        lengths: Sequence[int],
+        future: asyncio.Future[list[Result]],
+        log: RequestLog | None = None,
     ) -> None:
         self.future = future
+        self.log = log
         self.admitted_at = time.monotonic()
+        if log is not None:
+            log.admitted_at = self.admitted_at
         self.results: list[Any] = [None] * len(items)
         self.unfinished = len(items)
         self.upcoming = deque(

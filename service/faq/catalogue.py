@@ -58,6 +58,7 @@ from service.faq.store import (
     check_write,
     model_mismatch,
 )
+from service.request_trace import stage
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +252,8 @@ class FaqCatalogue:
                 f"min_score is {min_score}; it must lie within 0 and 1", param="min_score"
             )
         calibration = await self.calibrate()
-        live = await self._searcher.current(collection)
+        with stage("search.index"):
+            live = await self._searcher.current(collection)
         if not queries:
             return []
         asked_at = time.perf_counter()
@@ -259,9 +261,17 @@ class FaqCatalogue:
         least = live.info.min_score if min_score is None else min_score
         started_at = time.perf_counter()
         # In a thread: a large index takes milliseconds, in which the event loop must go on serving others.
-        lists = await asyncio.to_thread(
-            _look_up, live, calibration, queries, embedded.vectors, mode=mode, top_k=top_k, filter_=filter_
-        )
+        with stage("search.lookup", queries=len(queries), entries=len(live), mode=mode, top_k=top_k):
+            lists = await asyncio.to_thread(
+                _look_up,
+                live,
+                calibration,
+                queries,
+                embedded.vectors,
+                mode=mode,
+                top_k=top_k,
+                filter_=filter_,
+            )
         found = []
         for place in embedded.empty:
             lists[place] = []  # who asked nothing is near some entry all the same, by vectors
