@@ -222,6 +222,8 @@ def _add_context(
         timeout_s=settings.limits.request_seconds,
         observe=observe,
         log_probes=settings.log_probes,
+        log_share=settings.access_log_sample,
+        log_slower_s=settings.access_log_slow_ms / 1000,
         traces=traces,
     )
 

@@ -6,6 +6,7 @@ are keys), ``BodyLimit``, then the routes.
 
 import asyncio
 import logging
+import random
 import re
 import time
 import uuid
@@ -74,6 +75,9 @@ class RequestContext:
         timeout_s: float,
         observe: Callable[[RequestRecord], None],
         log_probes: bool,
+        log_share: float = 1.0,
+        log_slower_s: float = 1.0,
+        chance: Callable[[], float] = random.random,
         traces: MakesTraces | None = None,
     ) -> None:
         """Wrap ``app``.
@@ -83,12 +87,18 @@ class RequestContext:
             timeout_s: in seconds.
             observe: told of every request.
             log_probes: whether successful probes are logged too.
+            log_share: of the requests that went well, 0..1, those that are logged.
+            log_slower_s: requests that took this long are always logged, as are those that went wrong.
+            chance: gives numbers in [0, 1). By chance and not by the request's id: a caller chooses that.
             traces: measures requests, probes excepted; None = nobody does.
         """
         self._app = app
         self._timeout_s = timeout_s
         self._observe = observe
         self._log_probes = log_probes
+        self._log_share = log_share
+        self._log_slower_s = log_slower_s
+        self._chance = chance
         self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -189,6 +199,10 @@ class RequestContext:
             "status": status,
             "ms": round(seconds * 1000, 2),
         }
+        if self._log_share < 1 and status < HTTPStatus.BAD_REQUEST and seconds < self._log_slower_s:
+            if self._chance() >= self._log_share:
+                return
+            fields["share"] = self._log_share  # so that whoever counts lines can count requests
         if record.key is not None:
             fields["key"] = record.key
         if record.code is not None:

@@ -321,6 +321,20 @@ class Settings(BaseSettings):
     log_probes: bool = Field(
         default=False, description="Whether successful probes and scrapes are logged too."
     )
+    access_log_sample: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of requests that get a log line, by chance; those that went wrong or were slow "
+        "always get one.",
+    )
+    access_log_slow_ms: float = Field(
+        default=1000.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Milliseconds from which a request is slow, for the log.",
+    )
     tracing: bool = Field(
         default=False,
         description="Whether spans of requests are sent to an OpenTelemetry collector (install the extra "

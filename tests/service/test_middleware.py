@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -27,7 +28,9 @@ def records() -> list[RequestRecord]:
 def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient]:
     """A client of a small app behind the real middleware."""
 
-    def make(*, timeout_s: float = 60, max_body_bytes: int = 1000, body_s: float = 60) -> httpx.AsyncClient:
+    def make(
+        *, timeout_s: float = 60, max_body_bytes: int = 1000, body_s: float = 60, **logging_: Any
+    ) -> httpx.AsyncClient:
         app = FastAPI(redirect_slashes=False)
         install_error_handlers(app, app.routes)
 
@@ -48,7 +51,9 @@ def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient
             await asyncio.Event().wait()
 
         app.add_middleware(BodyLimit, limit=max_body_bytes, within_s=body_s)
-        app.add_middleware(RequestContext, timeout_s=timeout_s, observe=records.append, log_probes=False)
+        app.add_middleware(
+            RequestContext, timeout_s=timeout_s, observe=records.append, log_probes=False, **logging_
+        )
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         return httpx.AsyncClient(transport=transport, base_url="http://test")
 
@@ -197,6 +202,43 @@ async def test_the_access_log_holds_no_raw_path(
     (line,) = [record for record in caplog.records if record.name == "service.access"]
     assert "my-secret" not in json.dumps({name: str(value) for name, value in vars(line).items()})
     assert vars(line)["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("chance", "slower_s", "logged"),
+    [
+        (0.09, 60, ["/items/{name}", "unmatched", "/broken"]),
+        (0.1, 60, ["unmatched", "/broken"]),
+        (0.1, 0, ["/items/{name}", "unmatched", "/broken"]),
+    ],
+)
+async def test_a_share_of_the_log_keeps_what_went_wrong_or_was_slow(
+    make_client: Callable[..., httpx.AsyncClient],
+    caplog: pytest.LogCaptureFixture,
+    chance: float,
+    slower_s: float,
+    logged: list[str],
+) -> None:
+    """Those are the lines that are looked for; the metrics count every request."""
+    caplog.set_level(logging.INFO, "service.access")
+    client = make_client(log_share=0.1, log_slower_s=slower_s, chance=lambda: chance)
+    for path in ("/items/a", "/nowhere", "/broken"):
+        await client.get(path)
+    lines = [vars(record) for record in caplog.records if record.name == "service.access"]
+    assert [line["route"] for line in lines] == logged
+    by_chance = [line["share"] for line in lines if "share" in line]
+    assert by_chance == ([0.1] if chance < 0.1 else [])
+
+
+async def test_by_default_every_request_is_logged(
+    make_client: Callable[..., httpx.AsyncClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line that is missing has been lost, and was not left out."""
+    caplog.set_level(logging.INFO, "service.access")
+    client = make_client(chance=lambda: 0.999)
+    await client.get("/items/a")
+    (line,) = [record for record in caplog.records if record.name == "service.access"]
+    assert "share" not in vars(line)
 
 
 def _scope(path: str) -> Scope:
