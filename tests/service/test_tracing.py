@@ -35,12 +35,11 @@ from service.log_config import JsonFormatter
 from service.request_trace import PastStage, stage, trace_of_request
 from service.tracing import MOST_SPANS, Tracing, open_tracing
 from tests.service.fakes_http import tiny_settings
+from tests.service.odd_requests import SECRET, WORD, send_odd_requests
 
 HANG_S = 60  # only stops a hang
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
-SECRET = "zq9x7 my secret 秘密"
-JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(autouse=True)
@@ -303,28 +302,10 @@ async def test_no_span_holds_what_a_caller_sent(
     client: httpx.AsyncClient, spans: InMemorySpanExporter
 ) -> None:
     """Spans leave the machine, and are kept by others than texts are."""
-    word = "zq9x7"
-    long = word + " door" * 600
-    for body in ({"inputs": [SECRET]}, {"inputs": [long]}, {"inputs": [SECRET], "prompt_name": word}):
-        await client.post("/embed", json=body)
-        await client.post(f"/embed?{word}={word}", json=body)
-        await client.post("/ner", json=body)
-    await client.post("/embed", content=f'{{"inputs": "{word}', headers=JSON)
-    await client.post("/embed", json={"inputs": [SECRET], word: word})
-    await client.post("/embed", content=f'{{"inputs": "{word} \\ud800"}}', headers=JSON)
-    await client.post("/search", json={"query": SECRET, "collection": word})
-    await client.post("/search", json={"query": SECRET, "filter": {"tags": [word]}})
-    await client.put(f"/faq/{word}", json={})
-    await client.put(f"/faq/{word}/entries", json={"entries": [{"question": SECRET, "answer": SECRET}]})
-    await client.get(f"/faq/{word}/entries/{word}")
-    await client.get(f"/{word}?{word}")
-    await client.request(word.upper(), "/embed")
-    await client.post(
-        "/embed", json={"inputs": ["a"]}, headers={"user-agent": word, "x-request-id": SECRET[:2]}
-    )
+    await send_odd_requests(client)
     kept = spans.get_finished_spans()
     assert len([span for span in kept if span.kind.name == "SERVER"]) >= 15
-    assert word not in _everything(kept)
+    assert WORD not in _everything(kept)
 
 
 def _everything(spans: Sequence[ReadableSpan]) -> str:
@@ -480,7 +461,7 @@ async def test_a_collector_gets_what_the_standard_variables_say(
     assert about["deployment.environment.name"] == "test"
     names = [span.name for scope in resource.scope_spans for span in scope.spans]
     assert sorted(names) == ["POST /embed", "batch", "queue", "run", "tokenize"]
-    assert "zq9x7" not in str(sent)
+    assert WORD not in str(sent)
 
 
 @pytest.mark.parametrize(
