@@ -1,6 +1,7 @@
 """Requests and answers without sending them: what both clients have in common."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -73,7 +74,9 @@ class Request:
     def arguments(self) -> dict[str, Any]:
         """For ``httpx.Client.request`` and its like."""
         content = self.content if self.body is None else _encode(self.body)
-        headers = {} if content is None else {"content-type": self.content_type}
+        headers = _trace_context()
+        if content is not None:
+            headers["content-type"] = self.content_type
         return {
             "method": self.method,
             "url": self.path,
@@ -81,6 +84,18 @@ class Request:
             "headers": headers,
             "params": dict(self.query) or None,
         }
+
+
+def _trace_context() -> dict[str, str]:
+    """Headers by which the server's trace goes on from that of a program that traces with OpenTelemetry.
+
+    Looked for and not imported: a program that does not trace shall not need it, nor load it.
+    """
+    headers: dict[str, str] = {}
+    inject = getattr(sys.modules.get("opentelemetry.propagate"), "inject", None)
+    if inject is not None:
+        inject(headers)
+    return headers
 
 
 def _encode(body: Mapping[str, object]) -> bytes:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import opentelemetry.propagate  # noqa: F401 - the client looks whether the program has loaded it
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import conche_client
 from conche_client import (
@@ -298,6 +300,30 @@ async def test_what_is_not_said_is_not_sent(call: Caller) -> None:
     assert stub.bodies == [{"inputs": ["退款"], "normalize": False}]
     assert "退款".encode() in stub.requests[0].content
     assert stub.requests[0].headers["authorization"] == "Bearer secret"
+
+
+async def test_the_trace_of_the_program_goes_on_at_the_server(call: Caller) -> None:
+    """Every try is part of it; a program without a trace sends none."""
+    stub = Stub([error(429, "overloaded"), VECTORS, VECTORS])
+    trace_id, span_id = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+    span = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    with use_span(NonRecordingSpan(span)):
+        await call(stub, lambda client: client.embed("a"))
+    await call(stub, lambda client: client.embed("a"))
+    parents = [request.headers.get("traceparent") for request in stub.requests]
+    traced = f"00-{trace_id:032x}-{span_id:016x}-01"
+    assert parents == [traced, traced, None]
+
+
+def test_a_program_that_does_not_trace_loads_nothing_for_it() -> None:
+    """OpenTelemetry is none of the client's needs."""
+    program = (
+        "import sys; from conche_client.exchange import Request; "
+        "headers = Request('POST', '/embed', {}).arguments()['headers']; "
+        "assert headers == {'content-type': 'application/json'}, headers; "
+        "sys.exit('imported' if any(name.startswith('opentelemetry') for name in sys.modules) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 async def test_half_a_surrogate_pair_is_left_to_the_server_to_name(call: Caller) -> None:
