@@ -34,6 +34,7 @@ HEAD = """\
 #OTEL_EXPORTER_OTLP_HEADERS=
 #OTEL_TRACES_SAMPLER=parentbased_always_on
 #OTEL_TRACES_SAMPLER_ARG=
+#OTEL_PROPAGATORS=tracecontext,baggage
 
 # The service. Host, port, models folder and data folder are the image's own; FAQ files and further bundles go
 # into the volume at /data, as in CONCHE_FAQ_FILE=/data/faq.jsonl.
