@@ -374,6 +374,11 @@ def export_for_peers(field: Field) -> None:
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on without it
                 field.leave_out(contestant.name, contestant.note, str(error))
             contestant.stop()
+    exported = onnx_folder(field, MINILM) / "onnx" / "model.onnx"
+    twin = exported.with_name("model_twin.onnx")
+    # Of a local folder with a single graph optimum refuses the whole path that Infinity gives it for a name.
+    if exported.is_file() and not twin.exists():
+        twin.hardlink_to(exported)
 
 
 def chosen(arguments: argparse.Namespace) -> list[Workload]:
