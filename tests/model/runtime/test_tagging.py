@@ -281,7 +281,7 @@ def test_a_longer_text_takes_no_more_work_per_character(unit: str, start: str, l
 
 
 @pytest.mark.parametrize("connector", ["-", "\u2011", "\u2013", "·"])
-@pytest.mark.parametrize(("margin", "names"), [(7.0, 1), (10.0, 2)])
+@pytest.mark.parametrize(("margin", "names"), [(6.0, 1), (10.0, 2)])
 def test_names_on_both_sides_of_a_connector_are_one_unless_it_is_surely_outside(
     connector: str, margin: float, names: int
 ) -> None:
