@@ -906,7 +906,8 @@ async def test_the_thread_that_runs_models_gives_way_to_the_others() -> None:
 def test_threads_that_an_engine_starts_give_way_too(embedding_bundle: Bundle) -> None:
     """They do most of the work. Asked in a process where no other test's threads come and go."""
     program = f"""
-import os, sys
+import os
+from pathlib import Path
 from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine
 
