@@ -201,7 +201,8 @@ def add_infinity(field: Field, known: dict[str, Model]) -> None:
             "--served-model-name",
             model,
         ]
-        # Its ONNX engine takes [CLS] unless told. Its BetterTransformer refuses the version of transformers that it installs.
+        # Its ONNX engine takes [CLS] unless told.
+        # Its BetterTransformer refuses the version of transformers that it installs.
         command += ["--pooling-method", "mean", "--no-bettertransformer", "--log-level", "warning"]
         return HttpContestant(
             name,
