@@ -125,6 +125,8 @@ def _exporter() -> SpanExporter | None:
             f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}; spans are sent by {_PROTOCOL} only, for which most "
             "collectors have port 4318"
         )
+    # While a collector is gone, it would say so at each of several tries for each batch; the last is enough.
+    logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.ERROR)
     return OTLPSpanExporter()
 
 
