@@ -201,7 +201,7 @@ def test_the_best_epoch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     scores, kept = [0.2, 0.6, 0.4], []
     save_best = WorkFolder.save_best
 
-    def predict(trainer: NerTrainer, texts: Sequence[MeasuredText]) -> list[list[Span]]:
+    def predict(trainer: NerTrainer, texts: Sequence[MeasuredText], **_: object) -> list[list[Span]]:
         share = scores.pop(0)
         return [[*text.spans] if index < share * len(texts) else [] for index, text in enumerate(texts)]
 
@@ -232,7 +232,7 @@ def test_of_equal_epochs_the_first_is_kept_and_reported(
     """What is reported as the best epoch is the one whose weights are in the bundle."""
     saved: list[int] = []
     save_best = WorkFolder.save_best
-    monkeypatch.setattr(NerTrainer, "predict", lambda self, texts: [[] for _ in texts])
+    monkeypatch.setattr(NerTrainer, "predict", lambda self, texts, **_: [[] for _ in texts])
     monkeypatch.setattr(
         WorkFolder, "save_best", lambda self, weights: (saved.append(1), save_best(self, weights))
     )
@@ -246,7 +246,7 @@ def test_of_equal_epochs_the_first_is_kept_and_reported(
 
 def test_patience_ends_a_run_that_no_longer_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs without a better F1 end it; a run that was ended stays so when it is looked at again."""
-    monkeypatch.setattr(NerTrainer, "predict", lambda self, texts: [[] for _ in texts])
+    monkeypatch.setattr(NerTrainer, "predict", lambda self, texts, **_: [[] for _ in texts])
     _, history, seen = run(tmp_path, epochs=9, patience=2)
     assert len(history.epochs) == 3
     _, again, later = run(tmp_path, epochs=9, patience=2)
