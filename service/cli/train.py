@@ -341,7 +341,7 @@ class _Listener:
 def _training_summary(
     trained: TrainedTagger, options: TrainingOptions, *, sets: Sequence[str]
 ) -> dict[str, Any]:
-    """What the model was made from and how; ``models/ner-zh-en`` has exactly this."""
+    """What the model was made from and how, for the manifest."""
     return {
         "texts": trained.data.texts,
         "spans": dict(trained.data.spans),
