@@ -4,11 +4,15 @@ The graph is traced with its parameters as inputs, so that the optimiser of the 
 it would otherwise transpose, merge and rename the weights, and the bundle could no longer be read back into
 the module. Each parameter then becomes what the bundle stores: an initialiser whose bytes lie in a
 safetensors file, followed by the operators that turn codes into float32. Those operators are part of the
-ONNX standard (opset 21), so that any engine can run the graph.
+ONNX standard (opset 23), so that any engine can run the graph.
+
+Attention is traced as the standard's own operator, which engines run as one kernel: written out, ONNX Runtime
+computes it in nine, each of which goes over all scores once more. ``bench/README.md`` has the figures.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +27,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from model.encoder.attention import SelfAttention
 from model.encoder.heads import SequenceClassifier, TokenClassifier
 from model.encoder.pooling import cls_pool, l2_normalise, mean_pool
 from model.export.storage import BLOCK_SIZE, CODES, SCALES, EncodedTensor, StoredArray, int8_block_size
@@ -31,11 +36,16 @@ from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
 if TYPE_CHECKING:
     from model.encoder.encoder import Encoder
 
-OPSET: Final = 21
+OPSET: Final = 23  # the first with Attention
 WORD_TABLE: Final = "embeddings.word.weight"
 # The module that is traced holds the encoder under this name; the bundle's names go without it, so that
 # the encoder of an embedding model and that of a tagger have the same ones.
 _PREFIX: Final = "encoder."
+
+
+# Added to the scores of padding. Least of bfloat16, not of float32: an engine that computes in bfloat16 would
+# round the latter to minus infinity.
+_NEVER_ATTEND: Final = float(torch.finfo(torch.bfloat16).min)
 
 
 class GraphError(RuntimeError):
@@ -99,6 +109,44 @@ class ClassifyingOutputs(nn.Module):
         """Compute the logits, [B, L], as a tuple of one; what makes scores of them is left to the caller."""
         first = cls_pool(self.encoder(input_ids, attention_mask, token_type_ids))
         return (self.classifier(self.activation(self.transform(first))),)
+
+
+class _AttentionOperator(nn.Module):
+    """``SelfAttention`` with ONNX's Attention operator between its projections; for tracing only."""
+
+    def __init__(self, attention: SelfAttention) -> None:
+        super().__init__()
+        self.num_attention_heads = attention.num_attention_heads
+        self.query, self.key, self.value = attention.query, attention.key, attention.value
+        self.output = attention.output
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
+        """As ``SelfAttention.forward``: [B, S, H] and [B, 1, 1, S] -> [B, S, H]."""
+        tokens = hidden_states.shape[1]
+        # Numbers to add, and a row for each query, though all are alike: ONNX Runtime's kernel takes nothing
+        # smaller, and turns a mask of truth values into this itself, in every layer. Every layer asks for the
+        # same here, and engines compute it once.
+        added = torch.where(attention_mask, 0.0, _NEVER_ATTEND).expand(-1, -1, tokens, -1)  # [B, 1, S, S]
+        context, *_ = torch.onnx.ops.attention(
+            self.query(hidden_states),
+            self.key(hidden_states),
+            self.value(hidden_states),
+            added,
+            q_num_heads=self.num_attention_heads,
+            kv_num_heads=self.num_attention_heads,
+        )  # [B, S, H]
+        mixed: Tensor = self.output(context)
+        return mixed
+
+
+def _with_attention_operators(module: nn.Module) -> nn.Module:
+    """Copy ``module``, its attention replaced; the names of its parameters stay."""
+    copied = copy.deepcopy(module)
+    for parent in list(copied.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, SelfAttention):
+                setattr(parent, name, _AttentionOperator(child))
+    return copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +235,7 @@ def trace(traced: GraphModule) -> onnx.ModelProto:
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with _quiet():
         program = torch.onnx.export(
-            traced.module,
+            _with_attention_operators(traced.module),
             example,
             dynamo=True,
             input_names=list(INPUT_NAMES),
