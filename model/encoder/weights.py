@@ -175,6 +175,12 @@ def load_sequence_classifier(checkpoint: Checkpoint) -> tuple[SequenceClassifier
     return classifier.eval(), report
 
 
+def sequence_head_act(family: str) -> HeadActivation:
+    """Tell the activation in a sequence classifier's head: its family's, or BERT's for networks of ours."""
+    _, head_act = _SEQUENCE_HEADS[family if family in _SEQUENCE_HEADS else "bert"]
+    return head_act
+
+
 def _by_bare_names(classifier: nn.Module) -> dict[str, nn.Parameter]:
     """Its parameters as the tables name them: the encoder's as the bare encoder does."""
     return {name.removeprefix("encoder."): value for name, value in classifier.named_parameters()}

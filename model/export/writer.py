@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from pydantic import ValidationError
 
+from model.encoder.config import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.encoder.heads import SequenceClassifier, TokenClassifier
+from model.encoder.weights import sequence_head_act
 from model.export import golden
 from model.export.graph import (
     WORD_TABLE,
@@ -63,8 +65,6 @@ from model.runtime.tokenization import Tokenizer as RuntimeTokenizer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
-
-    from model.encoder.config import EncoderConfig
 
 EMBEDDINGS_FILE: Final = "embeddings.safetensors"
 ENCODER_FILE: Final = "encoder.safetensors"
@@ -277,6 +277,75 @@ def write_bundle(
     return WrittenBundle(target, manifest, parity, cosines)
 
 
+def renew_graph(path: Path, *, progress: Progress = _no_progress) -> ParityReport:
+    """Trace the graph of a bundle anew, from its own weights, and put it in the old one's place.
+
+    ``graph.onnx``, ``parity.json`` and their digests in the manifest change; every other file stays as it is,
+    to the byte. The bundle itself stays until the new graph has passed every check.
+
+    Args:
+        path: The bundle's folder.
+        progress: See ``write_bundle``.
+
+    Returns:
+        The new graph against PyTorch.
+
+    Raises:
+        BundleError: The bundle is damaged, or with its new graph does not give the answers recorded in it.
+        StorageError: A weight file is not one of ours.
+        ParityError: The graph misses its tolerance.
+        ExportError: Its architecture is none of ours.
+        GraphError: Its weights are not those of its architecture.
+    """
+    bundle = Bundle.load(path)
+    manifest = bundle.manifest
+    tensors = {
+        tensor.name: tensor
+        for file in (EMBEDDINGS_FILE, ENCODER_FILE)
+        for tensor in read_tensors(bundle.file(file))
+    }
+    traced = GraphModule.of(_model_of(manifest))
+    traced.load({name: tensor.decode() for name, tensor in tensors.items()})
+    with _folder_beside(bundle.path) as folder:
+        for file in manifest.files:
+            shutil.copy2(bundle.path / file, folder / file, follow_symlinks=False)
+        progress("tracing the graph", 0, 1)
+        graph = attach_weights(trace(traced), list(tensors.values()), _places(folder))
+        (folder / GRAPH_NAME).write_bytes(graph.SerializeToString(deterministic=True))
+        progress("tracing the graph", 1, 1)
+        _write_manifest(folder, _with_new_digests(manifest, folder, GRAPH_NAME))
+        cases = grid(manifest.max_tokens, manifest.architecture.num_attention_heads)
+        parity = _measure(traced, folder, cases, progress)
+        parity.raise_if_missed()
+        before = json.loads((folder / PARITY_FILE).read_text(encoding="utf-8"))
+        _write_json(folder / PARITY_FILE, {**before, **parity.as_json()})
+        _write_manifest(folder, _with_new_digests(manifest, folder, GRAPH_NAME, PARITY_FILE))
+        _accept(folder)
+        _take_name(folder, bundle.path)
+    return parity
+
+
+def _model_of(manifest: Manifest) -> Encoder | TokenClassifier | SequenceClassifier:
+    """The network that a manifest describes; its weights are drawn."""
+    try:
+        config = EncoderConfig(**manifest.architecture.model_dump(exclude={"family", "parameters"}))
+    except ValueError as error:
+        raise ExportError(f"{manifest.name} is no network that can be traced: {error}") from error
+    match manifest.task:
+        case "token-classification":
+            return TokenClassifier(config, manifest.labels)
+        case "sequence-classification":
+            head_act = sequence_head_act(manifest.architecture.family)
+            return SequenceClassifier(config, manifest.labels, head_act=head_act)
+        case "embedding":
+            return Encoder(config)
+
+
+def _with_new_digests(manifest: Manifest, folder: Path, *files: str) -> Manifest:
+    entries = {**manifest.files, **{file: _entry(folder / file) for file in files}}
+    return manifest.model_copy(update={"files": entries})
+
+
 def check_target(name: str, target: Path, *, overwrite: bool) -> None:
     """Refuse what cannot be written under this name in this place, before anything slow.
 
@@ -420,6 +489,11 @@ def _store(
     else:
         (folder / EMBEDDINGS_FILE).symlink_to(Path("..") / shared.resolve().name / EMBEDDINGS_FILE)
     write_safetensors(folder / ENCODER_FILE, rest)
+    return _places(folder)
+
+
+def _places(folder: Path) -> dict[str, tuple[str, StoredArray]]:
+    """Where the arrays of both weight files lie, by name."""
     return {
         name: (file, place)
         for file in (EMBEDDINGS_FILE, ENCODER_FILE)

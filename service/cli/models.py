@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from model.runtime.bundle import Storage
     from model.runtime.golden import GoldenReport
 
-_models_dir = click.option(
+models_dir_option = click.option(
     "--models-dir",
     type=click.Path(path_type=Path),
     default=Path("models"),
@@ -36,7 +36,7 @@ _models_dir = click.option(
 
 
 @click.group(invoke_without_command=True)
-@_models_dir
+@models_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print manifests as JSON.")
 @click.pass_context
 def models(context: click.Context, models_dir: Path, *, as_json: bool) -> None:
@@ -64,7 +64,7 @@ def verify(models_dir: Path, name: str | None) -> None:
 
     NAME may be a path; without it every bundle is checked.
     """
-    paths = discover(models_dir) if name is None else [_find(models_dir, name)]
+    paths = discover(models_dir) if name is None else [find_bundle(models_dir, name)]
     if not paths:
         raise click.ClickException(f"no bundles in {models_dir}")
     failures = []
@@ -113,7 +113,7 @@ def measure(models_dir: Path, name: str, sts: Sequence[str], faq: Sequence[str],
     """Measure how good the vectors of the embedding bundle NAME are."""
     from model.export.quality import measure as measure_quality
 
-    path = _find(models_dir, name)
+    path = find_bundle(models_dir, name)
     try:
         figures = measure_quality(path, sts=_named_paths(sts), faq=_named_paths(faq))
         if record:
@@ -123,6 +123,31 @@ def measure(models_dir: Path, name: str, sts: Sequence[str], faq: Sequence[str],
     except (BundleError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(figures, ensure_ascii=False, indent=2))
+
+
+@models.command()
+@click.argument("name")
+@click.pass_obj
+def renew(models_dir: Path, name: str) -> None:
+    """Trace the graph of the bundle NAME anew, from its own weights.
+
+    For a bundle that an older Conche exported: its weights and answers stay, its graph becomes what an export
+    would write now. NAME may be a path.
+    """
+    require_training_packages()
+    from model.export.graph import GraphError
+    from model.export.parity import ParityError
+    from model.export.storage import StorageError
+    from model.export.writer import ExportError, renew_graph
+
+    path = find_bundle(models_dir, name)
+    try:
+        with ProgressLine() as progress:
+            parity = renew_graph(path, progress=progress.show)
+    except (BundleError, ExportError, GraphError, OSError, ParityError, StorageError) as error:
+        raise click.ClickException(str(error)) from error
+    worst = ", ".join(f"{output} {difference:.1e}" for output, difference in parity.worst().items())
+    click.echo(f"{path}: new graph; largest differences from PyTorch: {worst}")
 
 
 @click.command(name="import")
@@ -301,7 +326,7 @@ def _facts(checkpoint: Checkpoint, report: LoadReport) -> dict[str, Any]:
     }
 
 
-def _find(models_dir: Path, name: str) -> Path:
+def find_bundle(models_dir: Path, name: str) -> Path:
     """The bundle of that name, or else the folder at that path.
 
     Raises:

@@ -6,7 +6,9 @@ vocabulary, since the small RoBERTa pads with the token for unknown ones.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from model.encoder.checkpoint import read_checkpoint
 from model.export.from_checkpoint import Choices, contents_of
-from model.export.writer import write_bundle
+from model.export.writer import renew_graph, write_bundle
 from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
 from model.runtime.sequences import TextOrPair, read_sequences, truncate_sequence
@@ -107,3 +109,11 @@ def test_golden_texts_hold_pairs(exported: Exported) -> None:
     golden = exported.bundle.file("golden.json").read_text(encoding="utf-8")
     assert '"second_texts"' in golden
     assert ('"token_type_ids"' in golden) == exported.bundle.manifest.pair_token_types
+
+
+def test_a_renewed_graph_is_the_exported_one(exported: Exported, tmp_path: Path) -> None:
+    """The manifest tells head, labels and segments; the rest is in the weights."""
+    path = tmp_path / "tiny"
+    shutil.copytree(exported.bundle.path, path)
+    renew_graph(path)
+    assert (path / "graph.onnx").read_bytes() == exported.bundle.file("graph.onnx").read_bytes()

@@ -22,11 +22,13 @@ from model.export.writer import (
     WrittenBundle,
     read_bundle_weights,
     record_quality,
+    renew_graph,
     write_bundle,
 )
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
 from model.runtime.tokenization import Tokenizer
+from tests.bundles import refresh_manifest
 from tests.model.export.models import LABELS, MAX_TOKENS, contents, encoder, tagger
 
 
@@ -290,3 +292,41 @@ def test_a_tokenizer_without_the_padding_token_is_refused(tmp_path: Path) -> Non
     model = encoder(vocab_size=2000, pad_token_id=1999)
     with pytest.raises(ExportError, match="no token 1999"):
         write_bundle(contents(model), tmp_path / "bundle")
+
+
+def test_a_graph_is_renewed_and_nothing_else(written: WrittenBundle, tmp_path: Path) -> None:
+    """The bundle of an older exporter gets today's graph; its weights stay the same, links stay links."""
+    models = tmp_path / "models"
+    shutil.copytree(written.path, models / "base")
+    renewed = models / "small"
+    shutil.copytree(written.path, renewed)
+    (renewed / "embeddings.safetensors").unlink()
+    (renewed / "embeddings.safetensors").symlink_to("../base/embeddings.safetensors")
+    (renewed / "graph.onnx").write_bytes(b"of another time")
+    refresh_manifest(renewed)
+    stale = json.loads((renewed / "manifest.json").read_text())
+    kept = {path.name: path.read_bytes() for path in renewed.iterdir()}
+    report = renew_graph(renewed)
+    assert report.worst()["embeddings_mean_normalized"] <= 1e-5
+    changed = {path.name for path in renewed.iterdir() if path.read_bytes() != kept[path.name]}
+    assert {"graph.onnx", "manifest.json"} <= changed <= {"graph.onnx", "manifest.json", "parity.json"}
+    assert (renewed / "graph.onnx").read_bytes() == (written.path / "graph.onnx").read_bytes()
+    assert (renewed / "embeddings.safetensors").is_symlink()
+    now = json.loads((renewed / "manifest.json").read_text())
+    assert {**now, "files": {}} == {**stale, "files": {}}
+    assert "cosine_to_original_weights" in json.loads((renewed / "parity.json").read_text())
+    assert [path.name for path in models.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_renewed_graph_that_answers_otherwise_is_not_kept(written: WrittenBundle, tmp_path: Path) -> None:
+    """The recorded answers decide: the old bundle stays as it was."""
+    path = tmp_path / "small"
+    shutil.copytree(written.path, path)
+    golden = json.loads((path / "golden.json").read_text())
+    golden["outputs"]["embeddings_mean_normalized"][0][0] += 0.01
+    (path / "golden.json").write_text(json.dumps(golden))
+    refresh_manifest(path)
+    before = (path / "manifest.json").read_bytes()
+    with pytest.raises(BundleError, match="golden"):
+        renew_graph(path)
+    assert (path / "manifest.json").read_bytes() == before

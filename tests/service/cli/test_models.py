@@ -274,3 +274,11 @@ def test_unknown_tensors_are_all_listed(tmp_path: Path) -> None:
     assert result.exit_code != 0
     for name in ("strange.one", "strange.two", first, second):
         assert name in result.output
+
+
+def test_renew_says_what_is_wrong(models_dir: Path) -> None:
+    """A bundle that was not made from an encoder cannot be traced anew."""
+    result = run("models", "--models-dir", models_dir, "renew", "tiny-embedding")
+    assert result.exit_code == 1
+    assert "num_hidden_layers must be at least 1" in result.output
+    assert "no bundle absent" in run("models", "--models-dir", models_dir, "renew", "absent").output
