@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Manifest
+from model.runtime.engine import GRAPH_NAME
 from service.errors import InputTooLongError, InvalidInputError, OverloadedError
 from service.inference import EmbeddingOptions, EmbeddingResult
 
@@ -18,8 +19,10 @@ _BATCH: Final = 32
 # How long a full queue is waited out, without one text getting through, before the work is given up.
 _PATIENCE_S: Final = 60.0
 
-# Files of a bundle that say something about the model but do not change a vector.
-_NOT_THE_MODEL: Final = ("golden.json", "parity.json", "license", "notice", "readme")
+# Files of a bundle that do not change a vector. The graph is among them: it says no more than the
+# architecture does, export and start prove that it computes the same, and an index shall outlive one that is
+# only faster.
+_NOT_THE_MODEL: Final = (GRAPH_NAME, "golden.json", "parity.json", "license", "notice", "readme")
 
 # Both sides of the comparison are short and alike, so both take the prompt made for queries: the one for
 # passages was no better on any of the evaluation sets.
@@ -140,12 +143,16 @@ async def embed_queries(
 
 
 def model_fingerprint(manifest: Manifest) -> str:
-    """Return the SHA-256, in hex, of all that a text's vector depends on: files, pooling, prompt, length."""
+    """Return the SHA-256, in hex, of all that a text's vector depends on.
+
+    Weights, tokenizer, architecture, pooling, prompt, longest input; not what engine computes it, nor how.
+    """
     lines = [
         f"{name} {entry.sha256}"
         for name, entry in sorted(manifest.files.items())
         if not name.lower().startswith(_NOT_THE_MODEL)
     ]
+    lines.append(f"architecture {manifest.architecture.model_dump_json()}")
     lines.append(f"pooling {manifest.pooling}")
     lines.append(f"prompt {_prompt(manifest)!r}")
     lines.append(f"max_tokens {manifest.max_tokens}")

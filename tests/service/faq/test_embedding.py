@@ -102,8 +102,22 @@ def test_the_fingerprint_follows_what_the_vectors_depend_on(tmp_path: Path) -> N
     with_notice = Bundle.load(path).manifest
     assert "NOTICE" in with_notice.files
     assert model_fingerprint(with_notice) == model_fingerprint(before)
-    other_weights = {**before.files, "graph.onnx": before.files["tokenizer.json"]}
-    changed = [{"files": other_weights}, {"prompts": {"query": "q: "}}, {"pooling": "cls"}, {"max_tokens": 8}]
+    other_weights = {**before.files, "encoder.safetensors": before.files["tokenizer.json"]}
+    other_network = before.architecture.model_copy(update={"num_attention_heads": 2})
+    changed = [
+        {"files": other_weights},
+        {"architecture": other_network},
+        {"prompts": {"query": "q: "}},
+        {"pooling": "cls"},
+        {"max_tokens": 8},
+    ]
     prints = {model_fingerprint(before.model_copy(update=change)) for change in changed}
     assert len(prints) == len(changed)
     assert model_fingerprint(before) not in prints
+
+
+def test_the_fingerprint_outlives_a_faster_graph(tmp_path: Path) -> None:
+    """The same weights in another graph: no index need be made again."""
+    before = Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny")).manifest
+    other_graph = {**before.files, "graph.onnx": before.files["tokenizer.json"]}
+    assert model_fingerprint(before.model_copy(update={"files": other_graph})) == model_fingerprint(before)
