@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -45,6 +46,9 @@ Precision = Literal["float32", "bfloat16"]
 """What the network is computed in; what an engine takes and gives is the same either way."""
 
 CPU_PROVIDER: Final = "CPUExecutionProvider"
+# Its SkipLayerNormalization goes number by number: five times slower on CPUs than the vectorised sums
+# and LayerNormalization that it stands for (bench/README.md).
+_SLOWER_FUSIONS: Final = ["SkipLayerNormFusion"]
 # A promise of float32 is one of float32 products: CUDA would round their factors to 10 bits (TF32).
 _PROVIDER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 
@@ -187,6 +191,7 @@ class OnnxRuntimeEngine:
         threads: int,
         precision: Precision = "float32",
         providers: Sequence[str] = (CPU_PROVIDER,),
+        trace_prefix: Path | None = None,
     ) -> None:
         """Load the graph and its weights.
 
@@ -196,6 +201,8 @@ class OnnxRuntimeEngine:
             precision: bfloat16 only where ``multiplies_bfloat16`` says so.
             providers: ONNX Runtime's names for what computes, the first that can being taken for each
                 operator. Others than the CPU's have not been tried.
+            trace_prefix: time every operator of every run, and write that, as JSON, to a file whose name
+                begins so when the engine is closed.
 
         Raises:
             BundleError: the graph cannot be loaded, or has not the inputs and outputs of its task.
@@ -208,8 +215,9 @@ class OnnxRuntimeEngine:
         self.name = f"onnxruntime {ort.__version__}{on}"
         self._rules = BatchRules.of(bundle.manifest)
         self._session: ort.InferenceSession | None = load_gently(
-            lambda: _load_session(bundle, threads, precision, providers)
+            lambda: _load_session(bundle, threads, precision, providers, trace_prefix)
         )
+        self._traced = trace_prefix is not None
         _check_signature(self._session, bundle)
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -230,6 +238,8 @@ class OnnxRuntimeEngine:
 
     def close(self) -> None:
         """Free the session and its memory. Closing twice is fine."""
+        if self._session is not None and self._traced:
+            self._session.end_profiling()
         self._session = None
 
 
@@ -243,9 +253,16 @@ def multiplies_bfloat16(processor: Processor) -> bool:
 
 
 def _load_session(
-    bundle: Bundle, threads: int, precision: Precision, providers: Sequence[str]
+    bundle: Bundle,
+    threads: int,
+    precision: Precision,
+    providers: Sequence[str],
+    trace_prefix: Path | None,
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
+    if trace_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(trace_prefix)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Waiting threads sleep. Spinning ones would shave some microseconds off each parallel section, but burn
@@ -280,7 +297,10 @@ def _load_session(
         graph = bundle.file(GRAPH_NAME).read_bytes()
     try:
         session = ort.InferenceSession(
-            graph, options, providers=[(name, dict(_PROVIDER_OPTIONS.get(name, {}))) for name in providers]
+            graph,
+            options,
+            providers=[(name, dict(_PROVIDER_OPTIONS.get(name, {}))) for name in providers],
+            disabled_optimizers=_SLOWER_FUSIONS,
         )
     except Exception as error:  # its exception types derive from Exception alone, one by one
         raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME}: {error}") from error

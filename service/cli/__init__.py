@@ -40,6 +40,9 @@ COMMANDS: dict[str, LazyCommand] = {
         "service.cli.average", "average", "Make one tagger of several that were trained on from one."
     ),
     "eval": LazyCommand("service.cli.evaluate", "evaluate", "Measure a model on your own files."),
+    "profile": LazyCommand(
+        "service.cli.profile", "profile", "Show what a model spends its time on, by stage and operator."
+    ),
     "keys": LazyCommand("service.cli.keys", "keys", "Manage the API keys that requests need."),
     "settings": LazyCommand("service.cli.settings", "settings", "Show every setting."),
 }
