@@ -195,7 +195,7 @@ def _open_tracing(settings: Settings) -> Traces | None:
         from service.tracing import TracingError, open_tracing  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise StartupError(
-            "CONCHE_TRACING needs OpenTelemetry's SDK, which is not installed: pip install '.[tracing]'"
+            "CONCHE_TRACING needs OpenTelemetry's SDK, which is not installed: pip install -e '.[tracing]'"
         ) from error
     try:
         return open_tracing()

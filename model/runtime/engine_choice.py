@@ -39,9 +39,9 @@ from model.runtime.tokenization import Tokenizer
 logger = logging.getLogger(__name__)
 
 EngineName = Literal["onnxruntime", "openvino"]
-How = Literal["set", "measured", "remembered"]
+How = Literal["only", "measured", "remembered"]
 
-OPENVINO_EXTRA: Final = "pip install 'conche[openvino]'"
+OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
 _PROCEDURE: Final = 1
 # [B, S] of the batches that are measured: one short text, and company.
@@ -90,8 +90,9 @@ class EngineChoice:
 
     Attributes:
         candidate: what was chosen.
-        how: it was the only one asked for, was measured just now, or by an earlier start.
-        milliseconds: geometric mean of the measured batches' least times, by candidate; none if ``set``.
+        how: it was the only one there is of what was asked for, was measured now or by an
+            earlier start.
+        milliseconds: geometric mean of the measured batches' least times, by candidate; none if ``only``.
         refused: candidates that failed one of the bundle's checks, and which one.
     """
 
@@ -205,7 +206,7 @@ class EngineChooser:
     def _open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
         name = bundle.manifest.name
         if len(self._candidates) == 1:
-            choice = EngineChoice(self._candidates[0], "set")
+            choice = EngineChoice(self._candidates[0], "only")
             return self._proved(bundle, tokenizer, choice.candidate), choice
         if (remembered := self._recall(bundle)) is not None:
             try:

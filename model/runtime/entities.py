@@ -24,7 +24,7 @@ from model.runtime.label_schemes import LabelScheme
 from model.runtime.tagging import Entity, find_entities, mean_of
 from model.runtime.windows import stitch
 
-Strategy = Literal["viterbi"] | PipelineStrategy
+Strategy = Literal["viterbi", PipelineStrategy]
 
 
 @dataclass(frozen=True, slots=True)

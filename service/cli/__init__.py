@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             raise click.ClickException(
                 f"`conche {cmd_name}` needs the package {error.name}, which serving does not; "
-                "`pip install '.[train]'` installs what it needs"
+                "`pip install -e '.[train]'` installs what it needs"
             ) from error
         command = getattr(module, entry.attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - the table is ours

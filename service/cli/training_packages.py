@@ -19,5 +19,5 @@ def require_training_packages() -> None:
         raise click.ClickException(
             f"not installed here: {', '.join(missing)}. `make test` or `make setup-test` puts them into "
             ".venv-dev (then: .venv-dev/bin/conche ...); into an environment of your own, "
-            "`pip install '.[train]'`"
+            "`pip install -e '.[train]'`"
         )

@@ -49,7 +49,7 @@ class MilvusConnection:
             from pymilvus import MilvusClient, MilvusException  # noqa: PLC0415 - an optional extra
         except ImportError as error:
             raise StorageError(
-                "CONCHE_FAQ_STORE=milvus needs pymilvus, which is not installed: pip install '.[milvus]'"
+                "CONCHE_FAQ_STORE=milvus needs pymilvus, which is not installed: pip install -e '.[milvus]'"
             ) from error
         # It logs every refusal as an error, and some of them are how we learn that another writer was first.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)

@@ -26,6 +26,8 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
     What cannot be asked now (a FAQ store on another machine, say) is null, and `unavailable` says why.
     """
     unavailable = {route: absence.reason for route, absence in services.absences.items()}
+    if "/predict" in unavailable:
+        unavailable["/classify"] = unavailable["/predict"]
     faq = None
     if services.catalogue is not None:
         faq, reason = await _faq(services.catalogue, services)

@@ -572,7 +572,7 @@ def test_without_the_extra_the_start_says_what_to_install(
     """The API alone comes with FastAPI, and makes no spans."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.delitem(sys.modules, "service.tracing")
-    with pytest.raises(StartupError, match=re.escape("pip install '.[tracing]'")):
+    with pytest.raises(StartupError, match=re.escape("pip install -e '.[tracing]'")):
         create_app(tiny_settings(models_folder, tracing=True))
 
 

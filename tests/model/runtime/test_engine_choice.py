@@ -86,7 +86,7 @@ def test_onnx_runtimes_bfloat16_is_arms(bfloat16: Callable[[bool], None]) -> Non
 def test_openvino_is_an_extra() -> None:
     """Asked for by name its absence is told, with what to do; else there is the reference."""
     assert candidates(EngineWishes(), PLAIN) == (ORT,)
-    with pytest.raises(EngineUnavailableError, match=r"pip install 'conche\[openvino\]'"):
+    with pytest.raises(EngineUnavailableError, match=r"pip install -e '\.\[openvino\]'"):
         candidates(EngineWishes("openvino"), PLAIN)
 
 
@@ -189,7 +189,7 @@ def test_the_fastest_runs_and_the_others_are_closed(scene: Scene) -> None:
 def test_one_candidate_is_not_measured(scene: Scene) -> None:
     """Nor is anything written: there is nothing to remember."""
     engine, choice = scene.open(EngineWishes("onnxruntime", "float32"))
-    assert (engine.precision, choice) == ("float32", EngineChoice(ORT, "set"))
+    assert (engine.precision, choice) == ("float32", EngineChoice(ORT, "only"))
     assert scene.measured == []
     assert scene.folder is not None
     assert not scene.folder.exists()

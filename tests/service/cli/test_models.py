@@ -225,7 +225,7 @@ def test_missing_packages_are_named_with_the_ways_to_get_them(
     monkeypatch.setitem(sys.modules, "onnx", None)
     result = run("import", tmp_path)
     assert result.exit_code == 1
-    for words in ("torch, onnx.", ".venv-dev", "make test", "make setup-test", "pip install '.[train]'"):
+    for words in ("torch, onnx.", ".venv-dev", "make test", "make setup-test", "pip install -e '.[train]'"):
         assert words in result.output
 
 

@@ -151,6 +151,8 @@ async def test_without_a_classifier_the_answer_says_which_setting_lacks(
         answer = await client.post(path, json=body)
         assert (answer.status_code, answer.json()["code"]) == (404, "no_model")
         assert f"{path} is not available: CONCHE_CLASSIFIER_BUNDLE is none" in answer.json()["error"]
+        told = (await client.get("/info")).json()["unavailable"]
+        assert told[path] == "CONCHE_CLASSIFIER_BUNDLE is none"
         assert (await client.get("/readyz")).status_code == 200
         assert (await client.post("/admin/models", json={"bundle": "tiny-classifier"})).status_code == 200
         answer = await client.post(path, json=body)

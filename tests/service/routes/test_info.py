@@ -21,7 +21,7 @@ async def test_models_limits_and_absences_are_told(tmp_path: Path) -> None:
     assert info["embedding"]["engine"].pop("name").startswith("onnxruntime ")
     assert info["embedding"]["engine"] == {
         "precision": "float32",
-        "choice": "set",
+        "choice": "only",
         "milliseconds": {},
         "refused": {},
     }

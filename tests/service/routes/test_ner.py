@@ -139,6 +139,13 @@ async def test_fields_out_of_range_are_refused(client: httpx.AsyncClient, field:
     assert answer.status_code == 422
 
 
+async def test_a_strategy_that_is_not_known_is_told_all_that_are(client: httpx.AsyncClient) -> None:
+    """Ours and the pipeline's."""
+    answer = await client.post("/ner", json={"inputs": "Paris", "aggregation_strategy": "best"})
+    for strategy in ("viterbi", "none", "simple", "first", "average", "max"):
+        assert f"'{strategy}'" in answer.json()["error"]
+
+
 async def test_a_document_gives_the_entities_of_its_paragraphs(client: httpx.AsyncClient) -> None:
     """100,000 characters: the same as its paragraphs sent by themselves, and how many windows it took."""
     long = "hello world. Tim Cook works in Paris, and 张三在北京工作。" * 12
