@@ -9,8 +9,9 @@ ARG REQUIREMENTS=serve
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 # Without pip and setuptools: the environment is copied as it is, and nothing is installed into it later.
 RUN python -m venv --without-pip /opt/conche
-# The second engine, on x86-64 (CONCHE_ENGINE): 1 or 0. 178 MB of the image.
-ARG OPENVINO=1
+# The second engine, on x86-64 (CONCHE_ENGINE): 1 or 0. It adds 178 MB, and to the first start the loading of
+# each model in both engines.
+ARG OPENVINO=0
 COPY requirements/build.txt requirements/serve.txt requirements/milvus.txt requirements/openvino.txt requirements/
 # Before the code, so that a change of code does not fetch the dependencies anew.
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -59,7 +60,7 @@ USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 # Python and not curl: the slim image has no curl. http.client and not urllib: it heeds no proxy variable.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=3 \
     CMD ["python", "-c", "import http.client as h, os, ssl, sys; e = os.environ.get; a = ('127.0.0.1', int(e('CONCHE_PORT'))); c = h.HTTPConnection(*a, timeout=4) if (e('CONCHE_TLS_CERT') or 'none') == 'none' else h.HTTPSConnection(*a, timeout=4, context=ssl._create_unverified_context()); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 # No shell in between: SIGTERM must reach the service itself.
 ENTRYPOINT ["conche"]

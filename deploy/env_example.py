@@ -25,7 +25,7 @@ HEAD = """\
 #IMAGE_TAG=local
 #REVISION=unknown
 #REQUIREMENTS=serve
-#OPENVINO=1
+#OPENVINO=0
 
 # Where spans go if CONCHE_TRACING=true, under what name, and how many; read by OpenTelemetry's SDK.
 #OTEL_SERVICE_NAME=conche
