@@ -226,6 +226,6 @@ async def test_an_engine_that_is_not_there_stops_the_start(
     """Also with CONCHE_ON_BUNDLE_ERROR=serve: no bundle is at fault, and nothing could be served."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     settings = tiny_settings(models_folder, engine="openvino", on_bundle_error="serve")
-    with pytest.raises(StartupError, match=r"CONCHE_ENGINE=openvino.*pip install 'conche\[openvino\]'"):
+    with pytest.raises(StartupError, match=r"CONCHE_ENGINE=openvino.*pip install -e '\.\[openvino\]'"):
         async with open_services(settings, Metrics()):
             pass
