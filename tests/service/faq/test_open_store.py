@@ -41,7 +41,7 @@ def test_the_settings_lead_to_a_server(tmp_path: Path, milvus_lite: MilvusProces
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is optional, so many will not have it."""
     monkeypatch.setitem(sys.modules, "pymilvus", None)
-    with pytest.raises(StorageError, match=r"pip install '\.\[milvus\]'"):
+    with pytest.raises(StorageError, match=r"pip install -e '\.\[milvus\]'"):
         open_faq_store(Settings(faq_store="milvus"), tmp_path)
 
 
