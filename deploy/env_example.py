@@ -16,7 +16,12 @@ HEAD = """\
 # Ports on this machine's loopback.
 #HTTP_PORT=8080
 #PROMETHEUS_PORT=9090
+#ALERTMANAGER_PORT=9093
 #GRAFANA_PORT=3000
+
+# What the service's container may use: CPUs (0: all of the machine) and memory.
+#SERVICE_CPUS=0
+#SERVICE_MEMORY=2g
 
 # The base image that the service's image is built on, the tag it gets, the revision written into its labels,
 # and what is installed into it: `serve`, or `milvus` for CONCHE_FAQ_STORE=milvus; and, on x86-64, whether

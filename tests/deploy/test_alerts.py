@@ -16,6 +16,9 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 GROUPS = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(encoding="utf-8"))["groups"]
 ALERTS: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 TESTS = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8"))
+CONFIGURATION = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
+ALERTMANAGER = yaml.safe_load((ROOT / "deploy/alertmanager/alertmanager.yml").read_text(encoding="utf-8"))
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 BY_NAME = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 
 
@@ -88,5 +91,35 @@ def test_the_runbook_s_sections_are_of_alerts_and_in_their_order() -> None:
 
 def test_prometheus_reads_the_rules() -> None:
     """The folder is mounted as a whole; paths are relative to the configuration."""
-    configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
-    assert configuration["rule_files"] == ["alerts.yml"]
+    assert CONFIGURATION["rule_files"] == ["alerts.yml"]
+
+
+def test_alerts_reach_somebody() -> None:
+    """Prometheus tells the compose file's Alertmanager, on the port that it listens on by itself."""
+    (told,) = CONFIGURATION["alerting"]["alertmanagers"]
+    port = COMPOSE["services"]["alertmanager"]["ports"][0].rpartition(":")[2]
+    assert told["static_configs"] == [{"targets": [f"alertmanager:{port}"]}]
+
+
+def test_every_severity_has_a_route_to_a_receiver() -> None:
+    """An alert of a severity that no route names goes to whom nobody thought of."""
+    routes = {tuple(route["matchers"]): route["receiver"] for route in ALERTMANAGER["route"]["routes"]}
+    assert routes == {('severity="critical"',): "page", ('severity="warning"',): "ticket"}
+    assert {alert["labels"]["severity"] for alert in ALERTS} == {"critical", "warning"}
+    receivers = [receiver["name"] for receiver in ALERTMANAGER["receivers"]]
+    assert {*routes.values(), ALERTMANAGER["route"]["receiver"]} == set(receivers)
+
+
+def test_nothing_leaves_the_machine_unless_somebody_says_where_to() -> None:
+    """The receivers that come with the project are places to fill in."""
+    assert [receiver.keys() for receiver in ALERTMANAGER["receivers"]] == [{"name"}, {"name"}]
+
+
+def test_inhibitions_are_between_alerts_that_there_are() -> None:
+    """One on an alert that was renamed lets both through."""
+    names = {alert["alert"] for alert in ALERTS}
+    for rule in ALERTMANAGER["inhibit_rules"]:
+        matchers = rule["source_matchers"] + rule["target_matchers"]
+        found = [match[1] for match in (re.match(r'alertname="(\w+)"', one) for one in matchers) if match]
+        assert len(found) == 2
+        assert set(found) <= names

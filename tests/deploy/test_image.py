@@ -112,11 +112,22 @@ def test_mounts_are_named_volumes_or_read_only(name: str) -> None:
 
 
 def test_start_order_waits_for_health() -> None:
-    """Started is not ready: Prometheus waits for the service, Grafana for Prometheus."""
+    """Started is not ready: Prometheus waits for the service and Alertmanager, Grafana for Prometheus."""
     healthy = {"condition": "service_healthy"}
-    assert SERVICES["prometheus"]["depends_on"] == {"conche": healthy}
+    assert SERVICES["prometheus"]["depends_on"] == {"conche": healthy, "alertmanager": healthy}
     assert SERVICES["grafana"]["depends_on"] == {"prometheus": healthy}
-    assert all("healthcheck" in SERVICES[name] for name in ("prometheus", "grafana"))
+    # The service's own is in its image.
+    assert [name for name in SERVICES if "healthcheck" not in SERVICES[name]] == ["conche"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_container_has_a_user_and_a_share_of_the_machine(name: str) -> None:
+    """One that runs wild slows the others down at most; the service alone may have all CPUs."""
+    service = SERVICES[name]
+    user = service["user"] if name != "conche" else argument("USER")
+    assert re.match(r"[1-9]\d*:\d+$", user)
+    assert re.search(r"[1-9]\d*[mg]\b", service["mem_limit"])
+    assert service["cpus"] == "${SERVICE_CPUS:-0}" if name == "conche" else service["cpus"] > 0
 
 
 def test_stop_waits_for_requests_in_work() -> None:
