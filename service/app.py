@@ -107,6 +107,7 @@ def create_app(
         try:
             async with services(settings, registry) as opened:
                 app.state.services = opened
+                registry.watch_readiness(opened.not_ready)
                 yield
         finally:
             if traces is not None:

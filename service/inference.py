@@ -8,7 +8,8 @@ All three are watched: should a job hang, those who wait for it fail, and ``heal
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -188,6 +189,10 @@ class InferenceObserver(Protocol):
 
     def on_texts(self, *, texts: int, truncated: int) -> None:
         """A request was answered; ``truncated`` of its texts were cut."""
+        ...
+
+    def on_entities(self, found: Mapping[str, int]) -> None:
+        """A request was answered with so many entities, by label."""
         ...
 
 
@@ -842,6 +847,8 @@ class EntityTagger(_Served):
                     list(zip(documents, outputs, strict=True)), decode, sizes=sizes
                 )
         self._model.note(texts=len(texts), truncated=0)
+        if self._model.observer is not None:
+            self._model.observer.on_entities(Counter(one.label for text in tagged for one in text.entities))
         return tagged
 
     async def _run_once_each(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:

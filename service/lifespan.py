@@ -385,7 +385,7 @@ class _Opener:
         if not await self._bring_in_file(route, catalogue):
             return None
         await _load_indexes(catalogue)
-        self.metrics.faq.watch(store)
+        self.metrics.faq.watch(store, fingerprint=catalogue.fingerprint)
         return catalogue
 
     async def _bring_in_file(self, route: str, catalogue: FaqCatalogue) -> bool:

@@ -28,9 +28,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from model.runtime.bundle import Manifest
+from model.runtime.label_schemes import LabelScheme
 from service.batching import BatchingLimits, BatchStats
-from service.errors import ServiceError
-from service.faq.store import CollectionInfo, FaqStore
+from service.errors import ReadOnlyStoreError, ServiceError, StorageError, StorageFullError
+from service.faq.embedding import model_fingerprint
+from service.faq.store import FaqStore
 from service.request_trace import recorded_trace_id
 
 UNMATCHED: Final = "unmatched"
@@ -64,8 +66,13 @@ _CUTS: Final = (
     "too_many_of_address",
     "unread_body",
 )
+# Why a write of the FAQ failed that was right in itself.
+_WRITE_FAILURES: Final = (StorageError.code, StorageFullError.code, ReadOnlyStoreError.code)
 # Label values of one kind that are kept; a fault in a caller of this module must not fill the memory.
 _MOST_VALUES: Final = 100
+
+# Enough to tell models apart.
+_FINGERPRINT_DIGITS: Final = 12
 
 # Steps of a millisecond where short requests are; up to the longest that a request may take.
 _REQUEST_BUCKETS: Final = (
@@ -175,6 +182,9 @@ class Metrics:
         )
         for reason in _CUTS:
             self._cuts.labels(reason)
+        self._ready = Gauge(
+            "conche_ready", "1 = /readyz is green, 0 = it says not to send requests.", registry=self.registry
+        )
         self._families = _ModelFamilies(self.registry)
         self._models = Info("conche_model", "What was loaded.", ("model",), registry=self.registry)
         self.faq = FaqMetrics(self.registry)
@@ -260,6 +270,10 @@ class Metrics:
         """Show how many API keys are in force."""
         self._keys_in_force.set_function(lambda: len(keys))
 
+    def watch_readiness(self, not_ready: Callable[[], Collection[str]]) -> None:
+        """Show whether requests should be sent; ``not_ready`` gives the reasons why not, none = send them."""
+        self._ready.set_function(lambda: float(not not_ready()))
+
     def watch_connections(self, connections: Sized, *, limit: int) -> None:
         """Show how many connections are open, of ``limit``."""
         self._connections.set_function(lambda: len(connections))
@@ -283,7 +297,12 @@ class Metrics:
         self._key_reload_failures.inc()
 
     def observe_model(self, manifest: Manifest) -> "ModelMetrics":
-        """Create the series of one model, and what feeds them."""
+        """Create the series of one model, and what feeds them.
+
+        Raises:
+            ValueError: it is a tagger's, and its labels make no scheme.
+        """
+        entity_types = _entity_types(manifest)
         self._models.labels(manifest.name).info(
             {
                 "task": manifest.task,
@@ -292,9 +311,10 @@ class Metrics:
                 "revision": manifest.source.revision or "",
                 "licence": manifest.licence,
                 "precision": manifest.precision.compute,
+                "fingerprint": model_fingerprint(manifest)[:_FINGERPRINT_DIGITS],
             }
         )
-        return ModelMetrics(self._families, manifest.name)
+        return ModelMetrics(self._families, manifest.name, entity_types=entity_types)
 
     def model_failed(self, name: str) -> None:
         """Show that a model which was to be loaded takes no work; its series are there from the start."""
@@ -324,9 +344,15 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The series of one model; an ``InferenceObserver``."""
+    """The series of one model; an ``InferenceObserver``.
 
-    def __init__(self, families: "_ModelFamilies", model: str) -> None:
+    Args:
+        families: what is measured of models.
+        model: its name.
+        entity_types: that a tagger can find; series are made of no others.
+    """
+
+    def __init__(self, families: "_ModelFamilies", model: str, *, entity_types: Sequence[str] = ()) -> None:
         self._tokenize_seconds = families.tokenize_seconds.labels(model)
         self._queue_seconds = families.queue_seconds.labels(model)
         self._inference_seconds = families.inference_seconds.labels(model)
@@ -343,6 +369,8 @@ class ModelMetrics:
         self._queue_limit_tokens = families.queue_limit_tokens.labels(model)
         self._healthy = families.healthy.labels(model)
         self._threads = families.threads.labels(model)
+        self._batch_limit_tokens = families.batch_limit_tokens.labels(model)
+        self._entities = {name: families.entities.labels(model, name) for name in entity_types}
 
     def watch(self, model: WatchedModel, *, threads: int) -> None:
         """Show the state of ``model`` at each scrape."""
@@ -350,6 +378,7 @@ class ModelMetrics:
         self._queue_depth_tokens.set_function(lambda: model.queued_tokens)
         self._queue_limit_items.set(model.limits.max_queue_items)
         self._queue_limit_tokens.set(model.limits.max_queue_tokens)
+        self._batch_limit_tokens.set(model.limits.max_batch_tokens)
         self._healthy.set_function(lambda: float(model.healthy))
         self._threads.set(threads)
 
@@ -376,15 +405,19 @@ class ModelMetrics:
         self._texts.inc(texts)
         self._truncated.inc(truncated)
 
+    def on_entities(self, found: Mapping[str, int]) -> None:
+        """Note the entities of one answered request, by type; only the model's own types are counted."""
+        for name, count in found.items():
+            if name in self._entities:
+                self._entities[name].inc(count)
+
 
 class FaqMetrics:
     """The series of the FAQ, over all collections: names of collections are callers' and no labels."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._entries = Gauge(
-            "conche_faq_entries", "Entries of all collections, disabled ones included.", registry=registry
-        )
-        self._collections = Gauge("conche_faq_collections", "FAQ collections.", registry=registry)
+        self._store = _FaqStoreCollector()
+        registry.register(self._store)
         self._lookup_seconds = Histogram(
             "conche_faq_lookup_duration_seconds",
             "Looking up the queries of one search, its wait for a thread included; embedding is not.",
@@ -417,23 +450,23 @@ class FaqMetrics:
             "conche_faq_written_entries_total", "Entries added, replaced or sent again.", registry=registry
         )
         self._deleted = Counter("conche_faq_deleted_entries_total", "Entries deleted.", registry=registry)
+        self._write_failures = Counter(
+            "conche_faq_write_failures_total",
+            "Writes that the store, or the index behind it, could not do; reason is the error's code.",
+            ("reason",),
+            registry=registry,
+        )
+        for reason in _WRITE_FAILURES:
+            self._write_failures.labels(reason)
         self._unproven = Counter(
             "conche_faq_unproven_queries_total",
             "Queries in Milvus of which so many entries might be among the best that not all were looked at.",
             registry=registry,
         )
 
-    def watch(self, store: FaqStore) -> None:
-        """Show what ``store`` holds at each scrape; NaN while it cannot be read."""
-
-        def total(of: Callable[[list[CollectionInfo]], int]) -> float:
-            try:
-                return of(store.collections())
-            except ServiceError:
-                return math.nan
-
-        self._entries.set_function(lambda: total(lambda infos: sum(info.entries for info in infos)))
-        self._collections.set_function(lambda: total(len))
+    def watch(self, store: FaqStore, *, fingerprint: str) -> None:
+        """Show what ``store`` holds at each scrape; collections of other models than this one stand out."""
+        self._store.store, self._store.fingerprint = store, fingerprint
 
     def on_search(
         self, *, unanswered: int, best: Sequence[float], embed_seconds: float, seconds: float
@@ -451,6 +484,10 @@ class FaqMetrics:
         """See `service.faq.catalogue.FaqObserver.on_write`."""
         self._written.inc(written)
         self._deleted.inc(deleted)
+
+    def on_write_failure(self, code: str) -> None:
+        """See `service.faq.catalogue.FaqObserver.on_write_failure`."""
+        self._write_failures.labels(code if code in _WRITE_FAILURES else StorageError.code).inc()
 
     def on_index(self, seconds: float) -> None:
         """See `service.faq.catalogue.FaqObserver.on_index`."""
@@ -498,8 +535,15 @@ class _ModelFamilies:
         self.queue_depth_tokens = gauge("queue_depth_tokens", "Tokens waiting.")
         self.queue_limit_items = gauge("queue_limit_items", "Texts that may wait.")
         self.queue_limit_tokens = gauge("queue_limit_tokens", "Tokens that may wait.")
+        self.batch_limit_tokens = gauge("batch_limit_tokens", "Tokens that a batch may have, with padding.")
         self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
         self.threads = gauge("inference_threads", "Threads that one run may use.")
+        self.entities = Counter(
+            "conche_entities_total",
+            "Entities of answered requests, by the types that the model knows.",
+            ("model", "label"),
+            registry=registry,
+        )
 
     def forget(self, model: str) -> None:
         """Drop what shows the state of a model."""
@@ -508,10 +552,17 @@ class _ModelFamilies:
             self.queue_depth_tokens,
             self.queue_limit_items,
             self.queue_limit_tokens,
+            self.batch_limit_tokens,
             self.healthy,
             self.threads,
         ):
             family.remove(model)
+
+
+def _entity_types(manifest: Manifest) -> tuple[str, ...]:
+    if manifest.task != "token-classification":
+        return ()
+    return LabelScheme.from_labels(manifest.labels, manifest.label_scheme).entity_types
 
 
 def _exemplar(trace_id: str | None) -> dict[str, str] | None:
@@ -585,6 +636,40 @@ class _WithoutCreationTimes(Collector):
             kept = Metric(family.name, family.documentation, family.type, family.unit)
             kept.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield kept
+
+
+class _FaqStoreCollector(Collector):
+    """What the FAQ's store holds, asked once a scrape; no figures while it cannot be read.
+
+    Attributes:
+        store: None = there is no FAQ, and so nothing in it.
+        fingerprint: of the model that searches; collections embedded by another cannot be searched.
+    """
+
+    def __init__(self) -> None:
+        self.store: FaqStore | None = None
+        self.fingerprint = ""
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            infos = [] if self.store is None else self.store.collections()
+        except ServiceError:
+            infos = None
+        yield GaugeMetricFamily(
+            "conche_faq_store_readable",
+            "1 = the FAQ's store answers, or there is none; 0 = it does not, and has no figures.",
+            value=float(infos is not None),
+        )
+        if infos is None:
+            return
+        entries = sum(info.entries for info in infos)
+        others = sum(info.fingerprint not in (None, self.fingerprint) for info in infos)
+        for name, help_text, value in (
+            ("entries", "Entries of all collections, disabled ones included.", entries),
+            ("collections", "FAQ collections.", len(infos)),
+            ("mismatched_collections", "Collections that another model embedded: no search of them.", others),
+        ):
+            yield GaugeMetricFamily(f"conche_faq_{name}", help_text, value=value)
 
 
 class _ThreadsCollector(Collector):

@@ -8,7 +8,8 @@ Blocking work is done in threads; embedding goes through the embedder's queue, i
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from service.errors import (
     InvalidInputError,
     ModelMismatchError,
     ServiceError,
+    StorageError,
     TooManyInputsError,
     UnknownCollectionError,
     UnknownEntryError,
@@ -135,6 +137,10 @@ class FaqObserver(Protocol):
 
     def on_write(self, *, written: int, deleted: int) -> None:
         """Note one write; entries that were there just so count as written."""
+        ...
+
+    def on_write_failure(self, code: str) -> None:
+        """Note a write that failed for no fault of its own; ``code`` is the error's."""
         ...
 
     def on_index(self, seconds: float) -> None:
@@ -489,16 +495,18 @@ class FaqCatalogue:
 
     async def drop(self, name: str) -> None:
         """Remove a collection with all that is in it."""
-        await asyncio.to_thread(self.store.drop, name)
+        with self._failures_noted():
+            await asyncio.to_thread(self.store.drop, name)
         self._searcher.forget(name)
 
     async def configure(
         self, name: str, *, default_answer: str | None, min_score: float | None, create: bool = False
     ) -> CollectionInfo:
         """Set both, as `FaqStore.configure`; searches follow at once."""
-        return await asyncio.to_thread(
-            self.store.configure, name, default_answer=default_answer, min_score=min_score, create=create
-        )
+        with self._failures_noted():
+            return await asyncio.to_thread(
+                self.store.configure, name, default_answer=default_answer, min_score=min_score, create=create
+            )
 
     # Models
 
@@ -581,6 +589,16 @@ class FaqCatalogue:
             raise model_mismatch(info, self.model_id)
         return [], _Maker(info.fingerprint, info.model_id)
 
+    @contextmanager
+    def _failures_noted(self) -> Iterator[None]:
+        """Tell the observer if the store fails; what was wrong with the write itself is no failure."""
+        try:
+            yield
+        except StorageError as error:
+            if self._observer is not None:
+                self._observer.on_write_failure(error.code)
+            raise
+
     async def _write(
         self,
         collection: str,
@@ -591,6 +609,18 @@ class FaqCatalogue:
         create: bool = False,
     ) -> int:
         """Embed what is missing into ``vectors``, then apply; what is in memory follows."""
+        with self._failures_noted():
+            return await self._embed_and_apply(collection, write, vectors, progress, create=create)
+
+    async def _embed_and_apply(
+        self,
+        collection: str,
+        write: Write,
+        vectors: dict[str, Vector],
+        progress: Progress | None,
+        *,
+        create: bool,
+    ) -> int:
         texts = texts_to_embed(write.upserts)
         for attempt in range(1, _ATTEMPTS + 1):
             missing, maker = await self._still_to_embed(collection, texts, create=create)

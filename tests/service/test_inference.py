@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -840,6 +840,7 @@ class _Notes:
         self.tokenized: list[float] = []
         self.batches: list[BatchStats] = []
         self.answered: list[tuple[int, int]] = []
+        self.entities: list[dict[str, int]] = []
         self.watched: list[tuple[object, int]] = []
 
     def watch(self, model: object, *, threads: int) -> None:
@@ -854,6 +855,9 @@ class _Notes:
     def on_texts(self, *, texts: int, truncated: int) -> None:
         self.answered.append((texts, truncated))
 
+    def on_entities(self, found: Mapping[str, int]) -> None:
+        self.entities.append(dict(found))
+
 
 async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, budget: ComputeBudget) -> None:
     """What the metrics are made of."""
@@ -865,6 +869,18 @@ async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, bud
     assert sum(stats.tokens for stats in notes.batches) == 67
     assert notes.answered == [(2, 1)]
     assert notes.watched == [(embedder._model, 1)]
+
+
+async def test_the_observer_is_told_of_the_entities(ner_bundle: Bundle, budget: ComputeBudget) -> None:
+    """Those of the answer, by label; those that the caller did not want are not in it."""
+    notes = _Notes()
+    engine = OnnxRuntimeEngine(ner_bundle, threads=1)
+    tokenizer = Tokenizer.from_bundle(ner_bundle)
+    async with EntityTagger(ner_bundle.manifest, tokenizer, engine, budget=budget, observer=notes) as tagger:
+        await tagger.tag(["Tim Cook works in Paris.", "张三在北京工作。"])
+        await tagger.tag(["Tim Cook works in Paris."], EntityOptions(labels=frozenset({"LOC"})))
+    engine.close()
+    assert notes.entities == [{"PER": 2, "LOC": 2}, {"LOC": 1}]
 
 
 async def test_a_closed_model_refuses_work(embedding_bundle: Bundle, budget: ComputeBudget) -> None:

@@ -25,7 +25,7 @@ from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
 from service.inference import ComputeBudget, Embedder, EmbeddingOptions
 from service.metrics import TEXT_CONTENT_TYPE, Metrics, openmetrics_version
-from tests.bundles import write_tiny_embedding_bundle
+from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
 from tests.fakes import FakeEngine, until
 from tests.service.faq.hashing_embedder import HashingEmbedder
 
@@ -126,11 +126,19 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
                 "queue_depth_tokens",
                 "queue_limit_items",
                 "queue_limit_tokens",
+                "batch_limit_tokens",
                 "model_healthy",
                 "inference_threads",
             )
         ),
+        "conche_ready{}",
+        "conche_faq_store_readable{}",
         "conche_faq_entries{}",
+        "conche_faq_mismatched_collections{}",
+        *(
+            f"conche_faq_write_failures_total{{reason={reason}}}"
+            for reason in ("storage_failed", "storage_full", "storage_read_only")
+        ),
         "conche_faq_collections{}",
         "conche_faq_queries_total{}",
         "conche_faq_unanswered_queries_total{}",
@@ -408,15 +416,64 @@ async def test_the_gauges_follow_a_running_model(
 def test_the_size_of_the_faq_is_read_at_each_scrape(metrics: Metrics, tmp_path: Path) -> None:
     """It changes while the service runs, by other processes too; a store that is closed breaks no scrape."""
     store = SqliteFaqStore(tmp_path / "faq.sqlite")
-    metrics.faq.watch(store)
-    samples = _samples(metrics)
-    assert (samples["conche_faq_entries{}"], samples["conche_faq_collections{}"]) == (0, 0)
+    metrics.faq.watch(store, fingerprint="ours")
+
+    def figures() -> list[float | None]:
+        samples = _samples(metrics)
+        names = ("store_readable", "entries", "collections", "mismatched_collections")
+        return [samples.get(f"conche_faq_{name}{{}}") for name in names]
+
+    assert figures() == [1, 0, 0, 0]
     store.create("shop")
     store.apply("shop", Write(upserts=(FaqEntry(id="a", question="a", answer="", enabled=False),)))
-    samples = _samples(metrics)
-    assert (samples["conche_faq_entries{}"], samples["conche_faq_collections{}"]) == (1, 1)
+    assert figures() == [1, 1, 1, 0]
+    write = Write(upserts=(FaqEntry(id="b", question="b", answer=""),), vectors={"b": np.ones(1, np.float32)})
+    store.apply("old", write, fingerprint="another's", model_id="old", create=True)
+    assert figures() == [1, 2, 2, 1]
     store.close()
-    assert math.isnan(_samples(metrics)["conche_faq_entries{}"])
+    assert figures() == [0, None, None, None]
+
+
+def test_failures_of_the_store_are_counted_by_their_code(metrics: Metrics) -> None:
+    """What is none of them counts as a failure all the same, and makes no series."""
+    for code in ("storage_full", "storage_failed", "anything"):
+        metrics.faq.on_write_failure(code)
+    samples = _samples(metrics)
+    counted = {
+        name: value for name, value in samples.items() if "write_failures" in name and "_created" not in name
+    }
+    assert counted == {
+        "conche_faq_write_failures_total{reason=storage_failed}": 2,
+        "conche_faq_write_failures_total{reason=storage_full}": 1,
+        "conche_faq_write_failures_total{reason=storage_read_only}": 0,
+    }
+
+
+def test_readiness_is_asked_at_each_scrape(metrics: Metrics) -> None:
+    """Not ready until somebody says so."""
+    assert _samples(metrics)["conche_ready{}"] == 0
+    reasons: list[str] = []
+    metrics.watch_readiness(lambda: reasons)
+    assert _samples(metrics)["conche_ready{}"] == 1
+    reasons.append("a model hangs")
+    assert _samples(metrics)["conche_ready{}"] == 0
+
+
+def test_entities_are_counted_by_the_types_that_the_bundle_has(metrics: Metrics, tmp_path: Path) -> None:
+    """From zero on; a type that is not the model's, such as B-PER of strategy `none`, makes no series."""
+    tagger = Bundle.load(write_tiny_ner_bundle(tmp_path / "tiny-ner")).manifest
+    observer = metrics.observe_model(tagger)
+
+    def counted() -> dict[str, float]:
+        return {name: value for name, value in _samples(metrics).items() if "conche_entities" in name}
+
+    before = counted()
+    assert set(before.values()) == {0}
+    first = next(iter(before))
+    label = re.search(r"label=([^,}]+)", first)
+    assert label
+    observer.on_entities({label[1]: 3, f"B-{label[1]}": 5, "anything": 7})
+    assert counted() == before | {first: 3}
 
 
 def test_searches_are_counted_by_query(metrics: Metrics) -> None:

@@ -14,6 +14,7 @@ from service.errors import (
     InvalidInputError,
     ModelMismatchError,
     OverloadedError,
+    StorageFullError,
     TooManyInputsError,
     UnknownCollectionError,
     UnknownEntryError,
@@ -169,11 +170,14 @@ async def test_a_full_queue_is_told_to_whoever_searches(
         await _first(catalogue, "退款")
 
 
-async def test_searches_and_writes_are_told_to_the_observer(open_catalogue: OpenCatalogue) -> None:
+async def test_searches_and_writes_are_told_to_the_observer(
+    open_catalogue: OpenCatalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """How sure each query's best entry is, shown or not, what went without one, and what took long."""
     searches: list[tuple[list[bool], int]] = []
     writes: list[tuple[int, int]] = []
     updates: list[float] = []
+    failures: list[str] = []
 
     class Observer:
         def on_search(
@@ -186,6 +190,9 @@ async def test_searches_and_writes_are_told_to_the_observer(open_catalogue: Open
         def on_write(self, *, written: int, deleted: int) -> None:
             writes.append((written, deleted))
 
+        def on_write_failure(self, code: str) -> None:
+            failures.append(code)
+
         def on_index(self, seconds: float) -> None:
             updates.append(seconds)
 
@@ -197,6 +204,24 @@ async def test_searches_and_writes_are_told_to_the_observer(open_catalogue: Open
     assert searches == [([True, False, False], 2), ([True], 1)]
     assert writes == [(3, 0), (0, 1)]
     assert len(updates) == 2
+    with pytest.raises(UnknownCollectionError):
+        await catalogue.delete("none", ids=["refund"])
+    assert failures == []  # the caller's fault
+
+    def full(*arguments: object, **options: object) -> int:
+        raise StorageFullError("no room")
+
+    monkeypatch.setattr(catalogue.store, "apply", full)
+    monkeypatch.setattr(catalogue.store, "drop", full)
+    monkeypatch.setattr(catalogue.store, "configure", full)
+    with pytest.raises(StorageFullError):
+        await catalogue.upsert("shop", SHOP)
+    with pytest.raises(StorageFullError):
+        await catalogue.drop("shop")
+    with pytest.raises(StorageFullError):
+        await catalogue.configure("shop", default_answer=None, min_score=None)
+    assert failures == ["storage_full"] * 3
+    assert len(writes) == 2
 
 
 # -- writing -----------------------------------------------------------------------------------------------
