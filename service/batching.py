@@ -17,8 +17,8 @@ What can break
     ``run_batch`` raising: the batch is run again in halves, down to the row at fault, so that this row fails
     its own request only; within bounds, since a model may fail on everything. Whatever ends the worker task,
     everyone waiting fails at once, ``healthy`` turns false and later calls are refused. A run that hangs is
-    given up after ``stall_timeout_s`` with the same effect; its thread cannot be killed from here, and
-    recovery takes a new process.
+    given up after ``stall_timeout_s`` with the same effect, and so is a model that ``run_batch`` says is
+    broken; a hung thread cannot be killed from here, and recovery takes a new process.
 """
 
 import asyncio
@@ -36,7 +36,15 @@ from service.execution import ExecutionThread, StalledError
 from service.places import Places
 from service.waiting_room import BatchingLimits, Entry, Request, RequestLog, RunOfRequest, WaitingRoom
 
-__all__ = ["BatchStats", "BatchingLimits", "DynamicBatcher", "RequestLog", "RequestTimes", "RunOfRequest"]
+__all__ = [
+    "BatchStats",
+    "BatchingLimits",
+    "BrokenModelError",
+    "DynamicBatcher",
+    "RequestLog",
+    "RequestTimes",
+    "RunOfRequest",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +56,10 @@ Result = TypeVar("Result")
 _MOST_RUNS_OF_A_BATCH: Final = 32
 _RETRY_AFTER_BOUNDS_S: Final = (1.0, 60.0)
 _THROUGHPUT_SMOOTHING: Final = 0.2  # weight of the newest batch
+
+
+class BrokenModelError(Exception):
+    """Raised by ``run_batch``: the model fails whatever it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,8 @@ class DynamicBatcher(Generic[Item, Result]):
     Belongs to one event loop: every method is called from it.
 
     Args:
-        run_batch: called in the execution thread with the items of a batch; returns one result for each.
+        run_batch: called in the execution thread with the items of a batch; returns one result for each. With
+            ``BrokenModelError`` it ends the batcher.
         length: tokens of an item, >= 0; decides what is batched together.
         execution: the thread shared with the other batchers of the process.
         limits: bounds of the queue and of a batch.
@@ -307,6 +320,9 @@ class DynamicBatcher(Generic[Item, Result]):
         except StalledError as error:
             reason = str(error)
             logger.error("%s", reason)  # noqa: TRY400 - this trace says nothing about the run that hangs
+        except BrokenModelError as error:
+            reason = str(error)
+            logger.critical("%s", reason, exc_info=error.__cause__)
         except BaseException as error:
             reason = f"the batcher of {self.name} stopped after {type(error).__name__}"
             logger.critical("%s", reason, exc_info=True)
@@ -357,6 +373,7 @@ class DynamicBatcher(Generic[Item, Result]):
 
         Raises:
             StalledError: the run, or the one before it, hangs.
+            BrokenModelError: the model fails on everything.
         """
         parts, runs_left = [batch], _MOST_RUNS_OF_A_BATCH
         while parts:
@@ -385,6 +402,9 @@ class DynamicBatcher(Generic[Item, Result]):
             stall_timeout_s=self.limits.stall_timeout_s,
         )
         error = run.error
+        if isinstance(error, BrokenModelError):
+            self._note(batch, run, dispatched_at, failed=True)
+            raise error
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and its like are meant for the process, not for one caller
         if error is None and len(run.results) != len(batch):

@@ -3,10 +3,13 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -16,7 +19,7 @@ _STALL_CHECKS: Final = 4
 
 
 class StalledError(Exception):
-    """A job hangs, and with it everything that was to run after it."""
+    """A job hangs, or its thread ended, and with it everything that was to run after it."""
 
 
 class ExecutionThread:
@@ -35,13 +38,14 @@ class ExecutionThread:
         )
         self._progress = 0
         self._failure: str | None = None
+        self._running: concurrent.futures.Future[Any] | None = None
         self._at_start = at_start  # called in the thread, once
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     @property
     def failure(self) -> str | None:
-        """Why the thread takes no more work; None if it does."""
+        """Why the thread takes no more work: a job hangs, or the thread ended; None if it does."""
         return self._failure
 
     @property
@@ -59,6 +63,8 @@ class ExecutionThread:
             raise StalledError(self._failure)
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._jobs.put((future, job))
+        if self._failure is not None:  # given up just now, by another thread: nobody would come for the job
+            self.give_up(self._failure)
         return future
 
     async def run(self, job: Callable[[], Result], *, name: str, stall_timeout_s: float) -> Result:
@@ -105,10 +111,23 @@ class ExecutionThread:
         self._jobs.put(None)
 
     def _work(self) -> None:
+        try:
+            self._do_jobs()
+        except BaseException as error:
+            # Without this the jobs behind would wait for as long as a hang is waited for, and then be told
+            # that one hung.
+            reason = f"the thread {threading.current_thread().name} ended after {type(error).__name__}"
+            self.give_up(reason)
+            if self._running is not None and not self._running.done():
+                self._running.set_exception(StalledError(reason))
+            logger.critical("%s", reason, exc_info=True)
+
+    def _do_jobs(self) -> None:
         if self._at_start is not None:
             self._at_start()
         while (entry := self._jobs.get()) is not None:
             future, job = entry
+            self._running = future
             self._progress += 1
             if future.set_running_or_notify_cancel():
                 try:
@@ -119,4 +138,5 @@ class ExecutionThread:
                     future.set_result(result)
                     del result
             self._progress += 1
+            self._running = None
             del entry, future, job  # or the last batch would stay in memory until the next one

@@ -28,7 +28,7 @@ from model.runtime.sequences import TextOrPair, TokenSequence, read_sequences, t
 from model.runtime.threads import give_way
 from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer, check_characters
 from model.runtime.windows import Window
-from service.batching import BatchingLimits, BatchStats, DynamicBatcher, RequestLog
+from service.batching import BatchingLimits, BatchStats, BrokenModelError, DynamicBatcher, RequestLog
 from service.errors import (
     EmptyInputError,
     InferenceError,
@@ -56,6 +56,8 @@ _CHARACTERS_PER_JOB: Final = 16_384
 _CHARACTERS_PER_TOKEN: Final = 4
 # The fewest tokens a text can come to, for the check made before tokenising: two special ones and a word.
 _LEAST_TOKENS: Final = 3
+# What any model can read: run by itself after a run that went wrong.
+_KNOWN_TEXT: Final = "1"
 # Vectors are made this much shorter than one, so that rounding to float32 cannot make them longer than one.
 _UNIT_MARGIN: Final = 2.0**-24
 
@@ -448,14 +450,40 @@ class _Model:
             token_types=[row.token_type_ids for row in rows],
         )
         # Rows of one batch may want different outputs: the graph is asked once, for all of them.
-        outputs = self._engine.run(batch, sorted({row.output for row in rows}))
-        return [
+        wanted = sorted({row.output for row in rows})
+        try:
+            outputs = self._engine.run(batch, wanted)
+        except Exception as error:
+            self._look_for_fault(wanted, error)
+            raise
+        results = [
             # Copied, or each row would keep the padded batch of all in memory.
             outputs[row.output][n, : len(row.input_ids)].copy()
             if row.output in PER_TOKEN_OUTPUTS
             else outputs[row.output][n]
             for n, row in enumerate(rows)
         ]
+        if not all(np.isfinite(result).all() for result in results):
+            self._look_for_fault(wanted, None)
+        return results
+
+    def _look_for_fault(self, outputs: Sequence[str], error: Exception | None) -> None:
+        """Find out, after a run that went wrong, whether the fault lies with its texts or with the model.
+
+        A model that fails on everything would otherwise stay ready and answer each request with an error.
+
+        Raises:
+            BrokenModelError: it fails on a text that it has to know, too.
+        """
+        sequence = read_sequences(self.tokenizer, [_KNOWN_TEXT], token_types=False)[0]
+        batch = pad_batch([sequence.input_ids], self.tokenizer.pad_token_id)
+        name = self.manifest.name
+        try:
+            answers = self._engine.run(batch, outputs)
+        except Exception as again:
+            raise BrokenModelError(f"{name} fails on every text: {type(again).__name__}") from again
+        if not all(np.isfinite(answer).all() for answer in answers.values()):
+            raise BrokenModelError(f"{name} gives numbers that are not finite for every text") from error
 
 
 class _Served:

@@ -130,6 +130,11 @@ class Services:
             reasons.append("no model is loaded")
         return reasons
 
+    def lost(self) -> list[str]:
+        """The models that worked and no more do, with the reason; a new process is what helps."""
+        models = [loaded.model for loaded in self.models]
+        return [f"{model.model_id}: {model.failure}" for model in models if model.failure is not None]
+
     def embedder_named(self, model: str | None) -> tuple[Embedder, str | None]:
         """The embedder that a request asks for, and the prompt that it names with it, if any.
 

@@ -352,13 +352,19 @@ class Settings(BaseSettings):
         ge=0,
         le=300,
         allow_inf_nan=False,
-        description="After SIGTERM, how long requests are still accepted while /readyz is red already.",
+        description="After SIGTERM, how long requests are still accepted while /readyz is red already; not "
+        "after Ctrl-C. The image sets 5.",
     )
     shutdown_grace_seconds: int = Field(
         default=25,
         ge=0,
         le=3600,
         description="After that, how long requests in work may take before they are cut off.",
+    )
+    recycle_seconds: Literal["none"] | float = Field(
+        default=10.0,
+        description="When a model hangs, fails on every text or has lost its thread: how long /readyz is red "
+        "before the process ends with exit code 70, for its supervisor to start it anew; `none` for never.",
     )
     batching: BatchingSettings = BatchingSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -392,6 +398,13 @@ class Settings(BaseSettings):
         if isinstance(port, int) and not 0 <= port <= 65535:
             raise ValueError("must be none or from 0 to 65535")
         return port
+
+    @field_validator("recycle_seconds")
+    @classmethod
+    def _recycle_seconds_in_range(cls, seconds: Literal["none"] | float) -> Literal["none"] | float:
+        if isinstance(seconds, float) and not 0 <= seconds <= 3600:  # a NaN is not, either
+            raise ValueError("must be none or from 0 to 3600")
+        return seconds
 
     @field_validator("cors_origins")
     @classmethod
@@ -453,6 +466,10 @@ class Settings(BaseSettings):
         """What ``embedding_bundle``, or another setting of bundles, lists, in order; nothing for `none`."""
         value: str = getattr(self, setting)
         return [] if value == OFF else [name.strip() for name in value.split(",")]
+
+    def recycle_after_s(self) -> float | None:
+        """``recycle_seconds``; None for `none`."""
+        return self.recycle_seconds if isinstance(self.recycle_seconds, float) else None
 
     def providers(self) -> tuple[str, ...]:
         """What ``onnxruntime_providers`` lists, in order."""

@@ -79,6 +79,7 @@ class FakeEngine:
         size: H, or the number of labels.
         asked: the outputs of each run.
         spoil: token id that turns its row into NaN.
+        broken: every row is NaN.
         error: raised instead of answering.
         gate: a run waits for it; open unless cleared.
         entered: how many runs have begun.
@@ -91,6 +92,7 @@ class FakeEngine:
     asked: list[tuple[str, ...]] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     spoil: int | None = None
+    broken: bool = False
     error: Exception | None = None
     closed: bool = False
     gate: threading.Event = field(default_factory=threading.Event)
@@ -111,6 +113,8 @@ class FakeEngine:
         hidden = np.sin(batch.input_ids[..., None] * dimensions).astype(np.float32)  # [B, S, H]
         if self.spoil is not None:
             hidden[(batch.input_ids == self.spoil).any(axis=1)] = np.nan
+        if self.broken:
+            hidden[:] = np.nan
         mask = batch.attention_mask[..., None].astype(np.float32)
         pooled = {
             "embeddings_cls": hidden[:, 0],

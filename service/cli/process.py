@@ -11,6 +11,9 @@ import sys
 import threading
 from typing import Final, NoReturn
 
+LOST_MODEL: Final = 70
+"""Exit code after a model that hung or broke at work; sysexits.h calls it an internal software error."""
+
 _THREAD_END_S: Final = 0.5
 
 

@@ -1,4 +1,10 @@
-"""The server's life: greets when it is ready, drains when it is told to stop, and then surely ends."""
+"""The server's life: greets when it is ready, drains when it is told to stop, and then surely ends.
+
+It also ends by itself when a model is lost at work: a hung thread cannot be killed, nor memory that native
+code has spoilt be mended, so only a new process helps. It ends rather than turn /livez red, since every
+supervisor starts a process that ended anew, and only some of them look at a probe (Docker does nothing about
+"unhealthy").
+"""
 
 import asyncio
 import contextlib
@@ -18,7 +24,7 @@ from fastapi import FastAPI
 from service.cli.connections import BoundedServer, Connections
 from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
-from service.cli.process import leave
+from service.cli.process import LOST_MODEL, leave
 from service.cli.tls import TlsFiles
 from service.lifespan import Services
 from service.metrics import Metrics
@@ -28,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
+# uvicorn ticks ten times a second.
 _TICKS_BETWEEN_LOOKS: Final = 100
+_TICKS_BETWEEN_LOOKS_AT_MODELS: Final = 5
 _STEP_S: Final = 0.05  # how soon a second signal is noticed
 _LAST_WORDS_S: Final = 1.0  # for requests that were cut off to be answered
 _CLOSING_S: Final = 2.0  # the least that models and files get to close
@@ -70,6 +78,8 @@ class Server(BoundedServer):
         self._app = app
         self._began_at = time.perf_counter()
         self._forced_by: int | None = None
+        self._stopped_by: int | None = None
+        self._lost_since: float | None = None
         self.exit_code = 1
 
     def run_until_stopped(self, listener: socket.socket) -> None:
@@ -97,6 +107,7 @@ class Server(BoundedServer):
         if self.should_exit:
             self.force_exit = True
             self._forced_by = sig
+        self._stopped_by = self._stopped_by or sig
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -120,10 +131,29 @@ class Server(BoundedServer):
                 _print(greeting(services, url=url, seconds=seconds, keys=keys, metrics_url=metrics_url))
 
     async def on_tick(self, counter: int) -> bool:
-        """Look for a new certificate, besides what uvicorn does ten times a second."""
+        """Look for a new certificate and at the models, besides what uvicorn does ten times a second."""
         if self._tls is not None and counter % _TICKS_BETWEEN_LOOKS == 0:
             self._tls.look()
+        if counter % _TICKS_BETWEEN_LOOKS_AT_MODELS == 0:
+            self._look_at_models()
         return await super().on_tick(counter)
+
+    def _look_at_models(self) -> None:
+        """Begin to stop when a model has been lost for as long as the settings say."""
+        after_s = self._settings.recycle_after_s()
+        if after_s is None or self.should_exit:
+            return
+        services: Services = self._app.state.services
+        lost = services.lost()
+        if not lost:  # an operator has unloaded it
+            self._lost_since = None
+            return
+        if self._lost_since is None:
+            self._lost_since = time.monotonic()
+            logger.error("lost %s; ending in %g s, to be started anew", "; ".join(lost), after_s)
+        if time.monotonic() - self._lost_since >= after_s:
+            self.exit_code = LOST_MODEL
+            self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Turn /readyz red, give load balancers time to see it, finish what is in work, close.
@@ -153,6 +183,8 @@ class Server(BoundedServer):
         leave(self.exit_code)
 
     async def _go_on_accepting(self) -> None:
+        if self._stopped_by != signal.SIGTERM:  # Ctrl-C, or /readyz has been red for a while already
+            return
         delay_s = self._settings.shutdown_delay_seconds
         if delay_s:
             logger.info("stopping in %g s, requests are taken until then; Ctrl-C again to stop now", delay_s)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import options
+from service.settings import Settings, options
 
 ROOT = Path(__file__).parents[2]
 FIXED_BY_IMAGE = {"CONCHE_HOST", "CONCHE_PORT", "CONCHE_MODELS_DIR", "CONCHE_DATA_DIR"}
@@ -54,6 +54,17 @@ def test_image_runs_as_a_numbered_user() -> None:
     user, group = argument("USER").split(":")
     assert int(user) > 0
     assert int(group) > 0
+
+
+def test_a_stop_shows_itself_before_the_socket_closes() -> None:
+    """A container is behind something that looks at /readyz; and it must not be killed while it drains."""
+    values = dict(
+        pair.split("=", 1) for name, rest in final_stage() if name == "ENV" for pair in rest.split()
+    )
+    delay_s = float(values["CONCHE_SHUTDOWN_DELAY_SECONDS"])
+    grace_s = Settings.model_fields["shutdown_grace_seconds"].default
+    assert delay_s > 0
+    assert delay_s + grace_s < int(SERVICES["conche"]["stop_grace_period"].removesuffix("s"))
 
 
 def test_health_check_runs_what_the_image_has() -> None:

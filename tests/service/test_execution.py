@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from service.execution import ExecutionThread, StalledError
-from tests.fakes import HANG_LIMIT_S, settle
+from tests.fakes import HANG_LIMIT_S, settle, until
 
 
 def test_jobs_run_one_at_a_time_in_order_on_one_thread() -> None:
@@ -127,3 +127,34 @@ async def test_a_job_whose_caller_went_before_it_began_is_not_run() -> None:
     assert await first
     assert (await execution.run(lambda: 3, name="third", stall_timeout_s=HANG_LIMIT_S), ran) == (3, [])
     execution.close()
+
+
+async def test_a_thread_that_ends_is_told_of_at_once() -> None:
+    """Those who wait would else wait for as long as a hang is waited for, to be told that something hung."""
+
+    def broken() -> None:
+        raise MemoryError
+
+    execution = ExecutionThread("lost", at_start=broken)
+    await until(lambda: execution.failure is not None)
+    assert execution.failure == "the thread lost ended after MemoryError"
+    with pytest.raises(StalledError, match="ended after MemoryError"):
+        await execution.run(lambda: 1, name="a job", stall_timeout_s=HANG_LIMIT_S * 10)
+
+
+async def test_a_thread_that_ends_between_two_jobs_fails_both() -> None:
+    """The one whose result it could not hand over, and the one behind."""
+    execution = ExecutionThread("lost")
+    gate = threading.Event()
+    first = execution.submit(lambda: gate.wait(HANG_LIMIT_S))
+    behind = execution.submit(lambda: 1)
+
+    def cannot(result: object) -> None:
+        raise SystemExit(3)
+
+    first.set_result = cannot  # type: ignore[method-assign]
+    gate.set()
+    for future in (first, behind):
+        with pytest.raises(StalledError, match="the thread lost ended after SystemExit"):
+            future.result(HANG_LIMIT_S)
+    assert execution.failure is not None

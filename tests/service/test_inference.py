@@ -312,7 +312,7 @@ async def test_a_spoilt_row_fails_its_own_request_only(
     assert isinstance(bad, InferenceError)
     assert bad.index == 1
     assert not isinstance(good, BaseException)
-    assert len(engine.asked) == 2
+    assert len(engine.asked) == 3  # the last to see whether the model still knows what it knew
 
 
 # -- long, empty and broken texts ------------------------------------------------------------------------
@@ -595,6 +595,36 @@ async def test_logits_that_are_not_finite_fail_the_text(ner_bundle: Bundle, budg
         with pytest.raises(InferenceError) as failed:
             await tagger.tag(["hello", "cat"])
     assert failed.value.index == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"error": RuntimeError("out of order")}, "tiny-embedding fails on every text: RuntimeError"),
+        ({"broken": True}, "tiny-embedding gives numbers that are not finite for every text"),
+    ],
+)
+async def test_a_model_that_fails_on_everything_takes_no_more_work(
+    embedding_bundle: Bundle, budget: ComputeBudget, fault: dict[str, Any], said: str
+) -> None:
+    """Ready, and an error for each request, is the worst of both; requests in work fail alike."""
+    engine = FakeEngine(size=32)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
+        await embedder.embed(["hello"], PLAIN)
+        for name, value in fault.items():
+            setattr(engine, name, value)
+        engine.gate.clear()
+        calls = [asyncio.create_task(embedder.embed(["cat", "hello"], PLAIN)) for _ in range(3)]
+        await until(lambda: len(embedder.batcher._requests) == len(calls))
+        engine.gate.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [(type(answer), str(answer)) for answer in answers] == [(UnavailableError, said)] * 3
+        assert (embedder.healthy, embedder.failure) == (False, said)
+        runs = engine.entered
+        with pytest.raises(UnavailableError, match=said):
+            await embedder.embed(["hello"], PLAIN)
+        assert engine.entered == runs
 
 
 # -- threads, load, life ---------------------------------------------------------------------------------

@@ -81,6 +81,45 @@ async def test_a_tokenising_thread_that_hangs_turns_the_probe_red(client: httpx.
     assert 'conche_model_healthy{model="tiny-ner"} 0.0' in page
 
 
+@pytest.mark.parametrize("fault", ["hang", "raise", "nan"])
+async def test_a_model_that_is_lost_turns_the_probe_red_and_is_told_of(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Whatever the engine does: callers get 503 and when to come back, and the server learns of it."""
+    engine = FakeEngine(size=32)
+    monkeypatch.setattr("model.runtime.engine_choice.open_engine", lambda *_, **__: engine)
+    monkeypatch.setattr("model.runtime.engine_choice.prove", lambda *_: None)
+    settings = tiny_settings(models_folder, faq_store="none", batching={"stall_timeout_seconds": 0.02})
+    async with running(settings) as client:
+        services: Services = client.app.state.services  # type: ignore[attr-defined]
+        assert (await client.get("/readyz")).status_code == 200
+        assert services.lost() == []
+        if fault == "hang":
+            engine.gate.clear()
+        elif fault == "raise":
+            engine.error = RuntimeError("out of order")
+        else:
+            engine.broken = True
+        for _ in range(2):  # the one that finds out, and the next
+            answer = await client.post("/embed", json={"inputs": "hello"})
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/livez")).status_code == 200
+        assert services.lost()[0].startswith("tiny-embedding: ")
+        engine.gate.set()
+
+
+async def test_a_bundle_that_failed_at_the_start_is_not_lost(tmp_path: Path) -> None:
+    """Another start would find it as this one did; the process would end again and again."""
+    folder = write_bundles(tmp_path)
+    (folder / "tiny-ner" / "manifest.json").unlink()
+    settings = tiny_settings(folder, on_bundle_error="serve", faq_store="none")
+    async with open_services(settings, Metrics()) as services:
+        assert services.not_ready()
+        assert services.lost() == []
+
+
 async def test_closing_takes_no_longer_than_the_grace(
     models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

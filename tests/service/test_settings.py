@@ -150,3 +150,16 @@ def test_the_readmes_table_is_the_generated_one() -> None:
     found = re.search(r"<!-- settings:begin -->\n(.*?)<!-- settings:end -->", readme, re.DOTALL)
     assert found, "no markers"
     assert found.group(1).strip() == markdown_table().strip()
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("none", None), ("0", 0.0), ("2.5", 2.5)])
+def test_when_a_process_recycles_is_seconds_or_never(value: str, seconds: float | None) -> None:
+    """One setting, so that nobody has to guess which of two counts."""
+    assert load_settings({("recycle_seconds",): value}).recycle_after_s() == seconds
+
+
+@pytest.mark.parametrize("value", ["-1", "3601", "nan", "inf", "never"])
+def test_other_times_to_recycle_are_refused(value: str) -> None:
+    """A NaN compares false with everything, and so would never come."""
+    with pytest.raises(InvalidSettingsError, match="CONCHE_RECYCLE_SECONDS"):
+        load_settings({("recycle_seconds",): value})

@@ -13,9 +13,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+
+from service.app import create_app
+from service.cli.server import Server
+from service.settings import Settings
 
 HANG_S = 60  # only stops a hang
 
@@ -242,6 +247,53 @@ def test_readiness_turns_red_before_the_sockets_close(models_folder: Path) -> No
         assert "shutting down" in client.get("/readyz").text
         assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
     process.send_signal(signal.SIGTERM)  # a second one cuts the delay short
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+
+
+class Lossy(Server):
+    """A server whose services say what the test wants."""
+
+    def __init__(self, lost: list[str], **changes: object) -> None:
+        settings = Settings.model_validate(changes)
+        super().__init__(settings, create_app(settings))
+        self._app.state.services = SimpleNamespace(lost=lambda: lost)
+
+
+@pytest.mark.parametrize("shown", [["tiny: hangs"], []])
+async def test_it_ends_by_itself_for_a_lost_model_and_for_nothing_else(shown: list[str]) -> None:
+    """With a code of its own, so that it can be told from other ends."""
+    server = Lossy(shown, recycle_seconds=0)
+    assert await server.on_tick(0) is bool(shown)
+    assert (server.should_exit, server.exit_code) == ((True, 70) if shown else (False, 1))
+
+
+async def test_a_lost_model_is_shown_by_the_probe_before_the_end() -> None:
+    """As long as it takes those who look at /readyz to send requests elsewhere; unloaded, it is no reason."""
+    lost = ["tiny: hangs"]
+    server = Lossy(lost, recycle_seconds=3600)
+    assert not await server.on_tick(0)
+    server._lost_since = time.monotonic() - 3599
+    lost.clear()
+    assert not await server.on_tick(5)
+    lost.append("tiny: hangs again")
+    assert not await server.on_tick(10)
+    assert server._lost_since is not None
+    server._lost_since -= 3600
+    assert await server.on_tick(15)
+
+
+async def test_none_leaves_a_lost_model_to_somebody_else() -> None:
+    """Whoever wants to look at a process that hangs has to be able to keep it."""
+    server = Lossy(["tiny: hangs"], recycle_seconds="none")
+    assert not await server.on_tick(0)
+
+
+def test_ctrl_c_does_not_wait_for_load_balancers(models_folder: Path) -> None:
+    """The delay is for those who look at /readyz; at a terminal nobody does."""
+    process = _start(models_folder, "--shutdown-delay-seconds", "300")
+    Running(process)
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=HANG_S)
     assert process.returncode == 0
 
