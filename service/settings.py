@@ -50,7 +50,7 @@ class BatchingSettings(_Group):
     """How texts of different requests are put together for the model."""
 
     max_batch_tokens: int = Field(
-        default=4096, ge=16, description="Tokens of one batch, padding counted (rows times longest row)."
+        default=2048, ge=16, description="Tokens of one batch, padding counted (rows times longest row)."
     )
     max_batch_size: int = Field(default=256, ge=1, description="Texts of one batch.")
     max_wait_ms: float = Field(

@@ -31,20 +31,21 @@ class BatchingLimits:
         max_queue_items: items waiting, over all requests.
         max_wait_s: how long the oldest item may be held back for company; 0 = never.
         max_overtake_tokens: how far behind an item, in tokens, a younger one may stand and still run before
-            it; None = 8 full batches.
+            it; None = 16 full batches.
         max_padding_ratio: padded size of a batch over its real tokens that a neighbour may cause, >= 1.
-        free_padding_tokens: padding always accepted, since one more run would cost more than it.
+        free_padding_tokens: padding always accepted, since one more run would cost more than it
+            (bench/batching.py).
         stall_timeout_s: a run without progress for this long counts as hung.
     """
 
-    max_batch_tokens: int = 4096
+    max_batch_tokens: int = 2048
     max_batch_size: int = 256
     max_queue_tokens: int = 131_072
     max_queue_items: int = 8192
     max_wait_s: float = 0.0
     max_overtake_tokens: int | None = None
     max_padding_ratio: float = 1.05
-    free_padding_tokens: int = 64
+    free_padding_tokens: int = 16
     stall_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -64,7 +65,7 @@ class BatchingLimits:
     @property
     def overtake_tokens(self) -> int:
         """``max_overtake_tokens``, or its default."""
-        return 8 * self.max_batch_tokens if self.max_overtake_tokens is None else self.max_overtake_tokens
+        return 16 * self.max_batch_tokens if self.max_overtake_tokens is None else self.max_overtake_tokens
 
 
 # Runs that are told of one request; a request of thousands of texts takes no more memory for it.
