@@ -185,6 +185,7 @@ def write_bundle(
     *,
     storage: Storage = "float32",
     share_embeddings_of: Path | None = None,
+    rounded: Mapping[str, NDArray[np.float32]] | None = None,
     link_embeddings: bool = False,
     overwrite: bool = False,
     measure: Measure | None = None,
@@ -199,6 +200,8 @@ def write_bundle(
         storage: How the word table and the linear layers are stored; the rest is float32.
         share_embeddings_of: A bundle with the very same embedding tables: their file is taken as it is,
             whatever ``storage`` says. It becomes a hard link where the file system can make one, else a copy.
+        rounded: Values to store in the place of some parameters, rounded for ``storage`` already, such as
+            those of ``round_for_inputs``; the checks compare with the model's own.
         link_embeddings: Link to that file by a relative path instead, which keeps it once in a repository or
             an image, but breaks when only one of the two folders is copied elsewhere.
         overwrite: Replace ``target`` if it exists.
@@ -223,7 +226,7 @@ def write_bundle(
         _declare_padding(tokenizer, contents.config.pad_token_id)
         (folder / TOKENIZER_NAME).write_text(tokenizer.to_str(), encoding="utf-8")
         tokenizer.no_padding()
-        tensors = _encode(contents, storage)
+        tensors = _encode(contents, storage, rounded or {})
         if share_embeddings_of is not None:
             if link_embeddings:
                 check_link(share_embeddings_of, target)
@@ -450,11 +453,13 @@ def _take_name(folder: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _encode(contents: BundleContents, storage: Storage) -> dict[str, EncodedTensor]:
+def _encode(
+    contents: BundleContents, storage: Storage, rounded: Mapping[str, NDArray[np.float32]]
+) -> dict[str, EncodedTensor]:
     """Encode each parameter; only the word table and the encoder's matrices are worth rounding."""
     encoded: dict[str, EncodedTensor] = {}
     for name, parameter in GraphModule.of(contents.model).parameters().items():
-        weights = parameter.detach().numpy().astype(np.float32)
+        weights = rounded.get(name, parameter.detach().numpy().astype(np.float32))
         is_matrix = name.startswith("layers.") and weights.ndim == 2
         encoding: Storage = storage if is_matrix or name == WORD_TABLE else "float32"
         encoded[name] = encode(name, weights, encoding, gathered=name == WORD_TABLE)

@@ -151,15 +151,13 @@ def substitute(
     A name in small letters or in capitals gets a successor written so too.
     """
     pieces: list[tuple[str, str | None]] = []
-    done = 0
-    for span in text.spans:
-        name = text.text[span.start : span.end]
-        if chooser.random() < rate:
-            other = names.draw(kind_of(name, span.label), chooser, listed_share=listed_share)
-            name = name if other is None else _written_like(other, name)
-        pieces += [(text.text[done : span.start], None), (name, span.label)]
-        done = span.end
-    return _put_together([*pieces, (text.text[done:], None)])
+    for piece, label in _pieces(text):
+        name = piece
+        if label is not None and chooser.random() < rate:
+            other = names.draw(kind_of(piece, label), chooser, listed_share=listed_share)
+            name = piece if other is None else _written_like(other, piece)
+        pieces.append((name, label))
+    return _put_together(pieces)
 
 
 def fill(template: str, names: Names, chooser: random.Random, *, listed_share: float) -> LabelledText | None:
@@ -195,6 +193,32 @@ def _written_like(name: str, model: str) -> str:
     return name.upper() if model.isupper() and len(model) >= _SHORTEST_CAPITALS else name
 
 
+def recase(text: LabelledText, chooser: random.Random) -> LabelledText:
+    """Write a text in capitals, in small letters, or with each name alone in small letters, one as often.
+
+    Headlines shout and chats whisper; a tagger of edited text otherwise takes capitals for names. A text
+    whose length that would change (ß) stays as it is.
+    """
+    way = chooser.randrange(3)
+    if way == 2:
+        new = _put_together(
+            [(piece.lower() if label else piece, label) for piece, label in _pieces(text)]
+        ).text
+    else:
+        new = text.text.upper() if way == 0 else text.text.lower()
+    return dataclasses.replace(text, text=new) if len(new) == len(text.text) else text
+
+
+def _pieces(text: LabelledText) -> list[tuple[str, str | None]]:
+    """What stands between names, with no label, and the names, in turn."""
+    pieces: list[tuple[str, str | None]] = []
+    done = 0
+    for span in text.spans:
+        pieces += [(text.text[done : span.start], None), (text.text[span.start : span.end], span.label)]
+        done = span.end
+    return [*pieces, (text.text[done:], None)]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
     """What one pass over labelled texts gives.
@@ -205,6 +229,7 @@ class Mixture:
         template_listed_share: The same for the slots of a template.
         template_copies: Fillings of each template with slots; one without slots is taken once.
         empty_share: Probability that a text without a name is kept, 0..1.
+        recased_share: Probability that a text is written in other case, 0..1; see ``recase``.
     """
 
     rate: float = 0.4
@@ -212,9 +237,10 @@ class Mixture:
     template_listed_share: float = 0.75
     template_copies: int = 2
     empty_share: float = 1.0
+    recased_share: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "listed_share", "template_listed_share", "empty_share"):
+        for name in ("rate", "listed_share", "template_listed_share", "empty_share", "recased_share"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in 0..1, not {getattr(self, name)}")
         if self.template_copies < 0:
@@ -251,4 +277,6 @@ def one_pass(
             filled = fill(template, names, chooser, listed_share=mixture.template_listed_share)
             if filled is not None:
                 texts.append(filled)
-    return texts
+    if not mixture.recased_share:
+        return texts
+    return [recase(text, chooser) if chooser.random() < mixture.recased_share else text for text in texts]

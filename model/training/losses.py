@@ -1,4 +1,4 @@
-"""The loss of single tokens: cross-entropy, with options for labels that are rare or easy."""
+"""Losses of single tokens: cross-entropy, with options for labels that are rare or easy; consistency."""
 
 from __future__ import annotations
 
@@ -68,3 +68,23 @@ def token_loss(
         return losses.mean()
     weights = class_weights[label_ids]
     return (losses * weights).sum() / weights.sum()
+
+
+def disagreement(first: Tensor, second: Tensor, labelled: Tensor) -> Tensor:
+    """How far two readings of the same tokens are apart: the mean of both Kullback-Leibler divergences.
+
+    With dropout no two readings are the same; a network that is to read alike both times learns to lean on no
+    single hidden value. Source: Wu et al. 2021 ("R-Drop"), arXiv:2106.14448, equation 2.
+
+    Args:
+        first: [B, S, L] logits, float32.
+        second: The same of the other reading.
+        labelled: [B, S], bool: the tokens that count.
+
+    Returns:
+        A scalar, the mean over the tokens that count, 0 or more; 0 if there are none.
+    """
+    if not labelled.any():
+        return (first + second).sum() * 0.0
+    one, other = first[labelled].log_softmax(-1), second[labelled].log_softmax(-1)
+    return ((one.exp() - other.exp()) * (one - other)).sum(-1).mean() / 2

@@ -7,12 +7,13 @@ than any of them. Source: Wortsman et al. 2022, arXiv:2203.05482 ("model soups")
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tokenizers
 import torch
 
+from model.export.rounding import input_products, round_for_inputs
 from model.export.writer import read_bundle_weights
 from model.runtime.bundle import Bundle
 from model.runtime.tokenization import TOKENIZER_NAME
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from model.encoder.heads import TokenClassifier
     from model.runtime.bundle import Manifest
     from model.training.report import NerReport
+
+
+MOST_TEXTS: Final = 600
+"""More do not change what a layer reads on average."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +93,27 @@ def mean_of_taggers(paths: Sequence[Path]) -> MeanTagger:
         tokenizers.Tokenizer.from_file(str(first.file(TOKENIZER_NAME))),
         tuple(bundle.manifest for bundle in bundles),
     )
+
+
+def rounded_for(mean: MeanTagger, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    """Weights of the mean on the grid of ``int8_block``, rounded with what the layers read of some texts.
+
+    Args:
+        mean: Stays as it is.
+        texts: Of the kind that the tagger is for; ``MOST_TEXTS`` of them, evenly spread, are read.
+
+    Returns:
+        By name of the parameter, as ``write_bundle`` takes them.
+    """
+    chosen = texts[:: max(1, -(-len(texts) // MOST_TEXTS))]
+    longest = min(part.max_tokens for part in mean.parts)
+    ids = (torch.tensor(encoding.ids[:longest]) for encoding in mean.tokenizer.encode_batch(list(chosen)))
+    products = input_products(mean.network, ids)
+    weights = {
+        name.removeprefix("encoder."): parameter.detach().numpy()
+        for name, parameter in mean.network.named_parameters()
+    }
+    return {name: round_for_inputs(weights[name], product) for name, product in products.items()}
 
 
 def mean_card(name: str, facts: Mapping[str, str], mean: MeanTagger, reports: Mapping[str, NerReport]) -> str:

@@ -18,7 +18,7 @@ from model.training.averaging import average_for, copy_into, lent
 from model.training.crf import CrfLayer
 from model.training.examples import Batch, Example, MeasuredText, collate, shuffled_batches
 from model.training.history import EpochReport, History, Progress, best_of
-from model.training.losses import balanced_weights, token_loss
+from model.training.losses import balanced_weights, disagreement, token_loss
 from model.training.scoring import Score, score_spans
 from model.training.spans import IGNORED_LABEL, Span
 
@@ -216,14 +216,12 @@ class NerTrainer:
         return bool(self.options.patience and done and done - history.best.epoch >= self.options.patience)
 
     def _step(self, batch: Batch, run: _Run) -> float:
-        # Special tokens and padding have no label and stay as they are.
-        hidden = (torch.rand(batch.input_ids.shape) < self.options.token_dropout) & (
-            batch.label_ids != IGNORED_LABEL
-        )
-        input_ids = batch.input_ids.masked_fill(hidden, self.unknown_token_id)
-        with self._autocast():
-            logits = self.network(input_ids, batch.attention_mask)
-        loss = self._loss(logits.float(), batch)
+        logits = self._read(batch)
+        loss = self._loss(logits, batch)
+        if self.options.consistency:
+            again = self._read(batch)
+            apart = disagreement(logits, again, batch.label_ids != IGNORED_LABEL)
+            loss = (loss + self._loss(again, batch)) / 2 + self.options.consistency * apart
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the loss became {loss.item()}; a lower learning rate may help")
         run.optimizer.zero_grad(set_to_none=True)
@@ -233,6 +231,17 @@ class NerTrainer:
         run.scheduler.step()
         run.average.after_step(self._parameters)
         return loss.item()
+
+    def _read(self, batch: Batch) -> Tensor:
+        """Logits of a batch, [B, S, L] float32, with values and tokens dropped anew."""
+        # Special tokens and padding have no label and stay as they are.
+        hidden = (torch.rand(batch.input_ids.shape) < self.options.token_dropout) & (
+            batch.label_ids != IGNORED_LABEL
+        )
+        input_ids = batch.input_ids.masked_fill(hidden, self.unknown_token_id)
+        with self._autocast():
+            logits: Tensor = self.network(input_ids, batch.attention_mask)
+        return logits.float()
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
         def of_tokens() -> Tensor:

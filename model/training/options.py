@@ -35,6 +35,9 @@ class TrainingOptions:
         token_dropout: Share of tokens hidden behind the unknown token, so that a name is learned from what
             stands around it and not by heart.
         label_smoothing: Share of a label's probability given to all labels alike.
+        consistency: Above 0, each batch is read twice, with other values and tokens dropped, and this is the
+            weight of the loss of reading it differently; see ``losses.disagreement``. A step costs twice as
+            much.
         class_weights: ``balanced`` lets rare labels count more; see ``losses.balanced_weights``.
         focal_gamma: Above 0, tokens that are right already count less (Lin et al. 2017).
         crf: Learn scores of label sequences as well.
@@ -67,6 +70,7 @@ class TrainingOptions:
     dropout: float = 0.1
     token_dropout: float = 0.1
     label_smoothing: float = 0.0
+    consistency: float = 0.0
     class_weights: ClassWeights = "none"
     focal_gamma: float = 0.0
     crf: bool = False
@@ -89,7 +93,14 @@ class TrainingOptions:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
         if not 0.0 < self.layer_decay <= 1.0:
             raise ValueError(f"layer_decay must be in (0, 1], not {self.layer_decay}")
-        for name in ("patience", "focal_gamma", "token_loss_weight", "lora_rank", "frozen_layers"):
+        for name in (
+            "patience",
+            "consistency",
+            "focal_gamma",
+            "token_loss_weight",
+            "lora_rank",
+            "frozen_layers",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.average_last < 1:

@@ -39,6 +39,8 @@ from model.training.tokens import write_tagging_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from model.encoder.encoder import Encoder
     from model.export.writer import Measure
     from model.export.writer import Progress as WriteProgress
@@ -295,6 +297,7 @@ def write_tagger(
     notices: Mapping[str, str],
     quality: Mapping[str, Any],
     storage: Storage = "int8_block",
+    rounded: Mapping[str, NDArray[np.float32]] | None = None,
     link_embeddings: bool = False,
     overwrite: bool = False,
     measure: Measure | None = None,
@@ -303,7 +306,7 @@ def write_tagger(
     """Write a trained tagger, with the tables of the bundle it came from: they were frozen.
 
     One that was trained on from another tagger names that one's source, and has the tables that it has. For
-    ``link_embeddings`` see ``write_bundle``.
+    ``rounded`` and ``link_embeddings`` see ``write_bundle``.
 
     Raises:
         UnfitBaseError: The network is no encoder's.
@@ -334,6 +337,7 @@ def write_tagger(
         contents,
         target,
         storage=storage,
+        rounded=rounded,
         share_embeddings_of=owner_of_tables(base),
         link_embeddings=link_embeddings,
         overwrite=overwrite,

@@ -95,6 +95,13 @@ _SHARE: Final = click.FloatRange(0, 1)
     type=_SHARE,
     help="Share of the texts without a name that a pass keeps.",
 )
+@click.option(
+    "--recased-share",
+    default=DEFAULTS.recased_share,
+    show_default=True,
+    type=_SHARE,
+    help="Share of the texts written in capitals, in small letters, or with their names in small letters.",
+)
 @click.option("--seed", default=13, show_default=True, help="Same seed and files: same output.")
 @labelled_file_options
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="JSONL to write.")
@@ -111,6 +118,7 @@ def augment(
     listed_share: float,
     template_copies: int,
     empty_share: float,
+    recased_share: float,
     seed: int,
     form: LabelFormat | None,
     max_bad_share: float,
@@ -130,7 +138,11 @@ def augment(
         texts = read_or_refuse(path, form, max_bad_share).texts
         sets.append(([_relabelled(text, new_names, kept) for text in texts], share))
     mixture = Mixture(
-        rate=rate, listed_share=listed_share, template_copies=template_copies, empty_share=empty_share
+        rate=rate,
+        listed_share=listed_share,
+        template_copies=template_copies,
+        empty_share=empty_share,
+        recased_share=recased_share,
     )
     chooser = random.Random(seed)  # noqa: S311 - drawing names, not secrets
     try:

@@ -43,6 +43,14 @@ _EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Pat
     help="How weights lie on disk, but for the embedding tables, which are as in the first tagger.",
 )
 @click.option(
+    "--round-for",
+    "rounding_files",
+    multiple=True,
+    type=_EXISTING_FILE,
+    help="Labelled file, such as a training set: round the weights of int8_block so that the layers' answers "
+    "to its texts stay as they are, and not each weight to the nearest; repeatable.",
+)
+@click.option(
     "--link-embeddings",
     is_flag=True,
     help="Link to the first tagger's embedding tables, or to what those link to, instead of having them.",
@@ -60,6 +68,7 @@ def average(
     form: LabelFormat | None,
     max_bad_share: float,
     storage: Storage,
+    rounding_files: Sequence[Path],
     link_embeddings: bool,
     languages: Sequence[str] | None,
     licence: str | None,
@@ -83,14 +92,17 @@ def average(
     from model.export.writer import ExportError, Measured, check_target
     from model.training.card import CARD_NAME
     from model.training.evaluation import NotATaggerError, read_tagger
-    from model.training.mean import mean_card, mean_of_taggers
+    from model.training.mean import mean_card, mean_of_taggers, rounded_for
     from model.training.report import make_report
     from model.training.tagger import UnfitBaseError, write_tagger
 
+    if rounding_files and storage != "int8_block":
+        raise click.UsageError("--round-for is for --storage int8_block")
     name = output.resolve().name
     try:
         check_target(name, output, overwrite=overwrite)
         sets = texts_of(read_sets(files, form, max_bad_share))
+        read_for_rounding = texts_of(read_sets(rounding_files, form, max_bad_share))
         notices = {} if notice is None else {"NOTICE": notice.read_text(encoding="utf-8")}
         mean = mean_of_taggers(taggers)
         first = mean.parts[0]
@@ -126,6 +138,11 @@ def average(
                 notices=notices,
                 quality={"mean_of": [part.name for part in mean.parts]},
                 storage=storage,
+                rounded=rounded_for(
+                    mean, [text.text for texts in read_for_rounding.values() for text in texts]
+                )
+                if rounding_files
+                else None,
                 link_embeddings=link_embeddings,
                 overwrite=overwrite,
                 measure=measured,

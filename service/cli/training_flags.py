@@ -39,6 +39,10 @@ _FLAGS: Final[Mapping[str, tuple[Any, str]]] = {
     "dropout": (_SHARE, "Share of hidden values set to zero."),
     "token_dropout": (_SHARE, "Share of tokens hidden, so that names are not learned by heart."),
     "label_smoothing": (_SHARE, "Share of a label's probability given to all labels alike."),
+    "consistency": (
+        click.FloatRange(min=0),
+        "Above 0, read each batch twice with other values dropped; the weight of reading it differently.",
+    ),
     "class_weights": (click.Choice(CLASS_WEIGHTS), "balanced: rare labels count more."),
     "focal_gamma": (click.FloatRange(min=0), "Above 0, tokens that are right already count less."),
     "lora_rank": (_COUNT, "Above 0, learn only changes of this rank to the encoder's matrices."),

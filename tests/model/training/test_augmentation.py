@@ -15,6 +15,7 @@ from model.training.augmentation import (
     one_pass,
     read_names,
     read_templates,
+    recase,
     substitute,
 )
 from model.training.spans import LabelledText, Span
@@ -103,6 +104,19 @@ def test_a_pass_takes_the_shares_it_is_told_and_can_be_repeated() -> None:
     assert 30 < sum(len(text.spans) > 1 for text in first) < 70
     assert 75 < sum(text.text == "Nothing here." for text in first) < 125
     assert [text.text for text in first[-4:]] == ["oslo is cold."] * 3 + ["No slot."]
+
+
+def test_texts_are_written_in_other_case_with_their_names_in_place() -> None:
+    """In capitals, in small letters, or with small names; a text that would change its length stays."""
+    text = LabelledText("Once Ann Li met Bo", (Span(5, 11, "PER"), Span(16, 18, "PER")))
+    chooser = random.Random(1)
+    made = {recase(text, chooser).text for _ in range(30)}
+    assert made == {"ONCE ANN LI MET BO", "once ann li met bo", "Once ann li met bo"}
+    assert all(recase(text, chooser).spans == text.spans for _ in range(5))
+    longer = LabelledText("Straße", ())
+    assert {recase(longer, chooser).text for _ in range(30)} == {"Straße", "straße"}
+    passed = one_pass([([text] * 100, 1.0)], Names({}, {}), [], Mixture(rate=0.0, recased_share=0.5), chooser)
+    assert 30 < sum(each.text != text.text for each in passed) < 70
 
 
 def test_shares_out_of_range_are_refused() -> None:

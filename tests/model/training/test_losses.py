@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from model.training.losses import balanced_weights, token_loss
+from model.training.losses import balanced_weights, disagreement, token_loss
 from model.training.spans import IGNORED_LABEL
 
 
@@ -58,3 +58,24 @@ def test_label_smoothing_punishes_certainty() -> None:
     logits, labels = torch.tensor([[[20.0, 0.0]]]), torch.tensor([[0]])
     assert token_loss(logits, labels).item() == pytest.approx(0.0, abs=1e-6)
     assert token_loss(logits, labels, label_smoothing=0.1).item() == pytest.approx(1.0, abs=0.01)
+
+
+def test_disagreement_is_the_mean_of_both_divergences() -> None:
+    """By hand for p = (0.9, 0.1) and q = (0.5, 0.5); a token without a label does not count."""
+    one = torch.tensor([[[math.log(9.0), 0.0], [50.0, 0.0]]])
+    other = torch.tensor([[[0.0, 0.0], [0.0, 50.0]]])
+    forth = 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5)
+    back = 0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1)
+    labelled = torch.tensor([[True, False]])
+    expected = pytest.approx((forth + back) / 2, rel=1e-5)
+    assert disagreement(one, other, labelled).item() == expected
+    assert disagreement(other, one, labelled).item() == expected
+    assert disagreement(one, one, labelled).item() == 0.0
+
+
+def test_a_batch_without_labels_has_nothing_to_disagree_on() -> None:
+    """And still a gradient, of zero."""
+    logits = torch.randn(1, 2, 3, requires_grad=True)
+    apart = disagreement(logits, logits.detach(), torch.zeros(1, 2, dtype=torch.bool))
+    apart.backward()
+    assert apart.item() == 0.0

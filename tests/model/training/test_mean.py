@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from model.encoder.config import EncoderConfig
 from model.encoder.heads import TokenClassifier
+from model.export.storage import encode
 from model.export.writer import BundleContents, read_bundle_weights, write_bundle
 from model.runtime.bundle import Bundle, Source
-from model.training.mean import mean_of_taggers
+from model.training.mean import mean_of_taggers, rounded_for
 from model.training.spans import bio_labels
 from model.training.tagger import UnfitBaseError
 from service.cli import main
@@ -110,6 +111,27 @@ def test_a_mean_is_written_measured_and_described(pair: list[Path], tmp_path: Pa
     assert "the mean of the weights of 2 taggers" in card
     assert "- two: Tagger two.\n  - texts: 2\n  - sets: toy/train\n" in card
     assert "| toy/dev | all |" in card
+
+
+def test_weights_can_be_rounded_for_texts(pair: list[Path], tmp_path: Path) -> None:
+    """`--round-for`: what is stored is what `rounded_for` gives, and is not the nearest codes."""
+    texts = tmp_path / "train.jsonl"
+    lines = ["ann met oslo", "oslo met ann ann", "met oslo"]
+    texts.write_text("".join(f'{{"text": "{line}", "spans": []}}\n' for line in lines))
+    command = ["average", *map(str, pair), "--round-for", str(texts), "-o", str(tmp_path / "mean")]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    stored, mean = read_bundle_weights(tmp_path / "mean"), mean_of_taggers(pair)
+    own = dict(mean.network.encoder.named_parameters())
+    rounded = rounded_for(mean, lines)
+    assert len(rounded) == 6
+    for name, values in rounded.items():
+        np.testing.assert_array_equal(stored[name], values)
+    nearest = (encode(name, own[name].detach().numpy(), "int8_block").decode() for name in rounded)
+    assert not all(map(np.array_equal, rounded.values(), nearest))
+    refused = CliRunner().invoke(main, [*command, "--overwrite", "--storage", "float16"])
+    assert refused.exit_code == 2
+    assert "int8_block" in refused.output
 
 
 def test_taggers_that_do_not_belong_together_are_refused(
