@@ -24,10 +24,12 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 CHART = HERE / "conche"
+# Helm reads no file outside a chart, so the chart has copies.
+RULES = HERE.parent / "prometheus"
 # The least that Chart.yaml takes, and newer ones.
 KUBERNETES = ("1.27", "1.30", "1.33", "1.37")
-# Of the Prometheus operator, whose schemas are not part of Kubernetes; tests look at its fields.
-WITHOUT_SCHEMA = {"ServiceMonitor"}
+# Of the Prometheus operator, whose schemas are not part of Kubernetes; tests look at their fields.
+WITHOUT_SCHEMA = {"PrometheusRule", "ServiceMonitor"}
 REFUSED = {
     "several replicas on one volume": (
         "replicas=2,persistence.enabled=true",
@@ -66,6 +68,14 @@ REFUSED = {
     "a setting spelt as no variable is": ("settings.log_level=debug", "log_level"),
     "a setting among other variables": ("extraEnv[0].name=CONCHE_PORT", "/extraEnv/0/name"),
     "an unknown value": ("replcas=2", "replcas"),
+    "rules without a monitor": (
+        "metrics.prometheusRule.enabled=true",
+        "needs metrics.serviceMonitor.enabled",
+    ),
+    "an objective in percent": (
+        "metrics.prometheusRule.objectives.errors=99.9",
+        "/metrics/prometheusRule/objectives/errors",
+    ),
     "a password in the address": ("milvus.uri=http://u:p@m:1", "/milvus/uri"),
 }
 # Right, though close to what is refused.
@@ -119,6 +129,15 @@ def check(helm: str, *, write: bool) -> Iterator[tuple[str, str]]:
     """Every check's name, and what it found; empty if all is well."""
     folder = HERE / "rendered"
     folder.mkdir(exist_ok=True)
+    for copy in sorted((CHART / "rules").glob("*.yml")):
+        original = (RULES / copy.name).read_text(encoding="utf-8")
+        if write:
+            copy.write_text(original, encoding="utf-8")
+        same = copy.read_text(encoding="utf-8") == original
+        yield (
+            f"{copy.name} is that of {RULES.name} (else: make chart ARGS=--write)",
+            "" if same else "it differs",
+        )
     names = {path.name for path in (HERE / "values").glob("*.yaml")}
     for name in sorted(names):
         values = ("--values", str(HERE / "values" / name))

@@ -14,6 +14,8 @@ image=$(docker inspect -f '{{.Image}}' "$container")
 
 curl -fsS "$base/metrics" | docker compose exec -T prometheus promtool check metrics || fail 'promtool has remarks'
 echo 'lifecycle: promtool has no remark on /metrics'
+docker compose exec -T prometheus promtool test rules /etc/prometheus/alerts_test.yml >"$work/rules" 2>&1 || { cat "$work/rules"; fail 'an alert does not fire as it should'; }
+echo 'lifecycle: each alert fires when it should, and not when it should not'
 
 # A shell as process 1 would keep SIGTERM to itself.
 process=$(docker compose exec -T conche cat /proc/1/comm)
@@ -72,3 +74,13 @@ for _ in $(seq 60); do
 done
 [ "$state" = unhealthy ] || fail "health is $state with a changed bundle"
 echo "lifecycle: a bundle with one byte changed is refused (exit $code), or unhealthy with CONCHE_ON_BUNDLE_ERROR=serve"
+
+# The service is stopped since: its alert goes all the way, and to whom it should.
+alert() { curl -fsS "${base%:*}:9093/api/v2/alerts?filter=alertname%3DConcheDown&receiver=page" | grep -c '"state":"active"' || true; }
+for _ in $(seq 120); do
+  told=$(alert)
+  [ "$told" = 0 ] || break
+  sleep 1
+done
+[ "$told" != 0 ] || fail 'Alertmanager was told of no ConcheDown'
+echo 'lifecycle: Alertmanager holds ConcheDown for the receiver "page"'

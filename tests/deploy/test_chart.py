@@ -219,6 +219,37 @@ def test_the_monitor_scrapes_the_metrics_service_only(name: str) -> None:
     assert ("authorization" in endpoint) == (name == "keys")
 
 
+def test_the_rules_are_those_of_prometheus() -> None:
+    """All of them, for the job that the monitor names; but the objectives, which the values may change."""
+    every = rendered("autoscaling")
+    groups = {group["name"]: group["rules"] for group in every["PrometheusRule", "conche"]["spec"]["groups"]}
+    originals: dict[str, list[dict[str, Any]]] = {}
+    for file in ("slo.yml", "alerts.yml"):
+        text = (ROOT / "deploy" / "prometheus" / file).read_text(encoding="utf-8")
+        assert (HELM / "conche" / "rules" / file).read_text(encoding="utf-8") == text
+        originals |= {group["name"]: group["rules"] for group in yaml.safe_load(text)["groups"]}
+    objectives = {
+        rule["record"]: rule["expr"] for rule in groups["conche-slo"] if rule["record"].endswith(":objective")
+    }
+    assert objectives == {
+        "conche:slo_errors:objective": "vector(0.9995)",
+        "conche:slo_latency:objective": "vector(0.99)",
+    }
+    for rules in originals.values():
+        for rule in rules:
+            rule["expr"] = objectives.get(rule.get("record", ""), rule["expr"])
+    assert groups == originals
+    label = every["ServiceMonitor", "conche"]["spec"]["jobLabel"]
+    assert every["Service", "conche-metrics"]["metadata"]["labels"][label] == "conche"
+
+
+def test_the_chart_s_objectives_are_those_of_the_rules() -> None:
+    """Unless somebody sets others, a cluster is measured as the compose file's Prometheus measures."""
+    text = (ROOT / "deploy" / "prometheus" / "slo.yml").read_text(encoding="utf-8")
+    for name, share in VALUES["metrics"]["prometheusRule"]["objectives"].items():
+        assert re.search(rf"record: conche:slo_{name}:objective\n +expr: vector\({share}\)\n", text)
+
+
 def test_one_writer_at_a_time() -> None:
     """On its volume the embedded store has one pod, also while a new version takes the place of the old."""
     deployment = rendered("persistence")["Deployment", "conche"]["spec"]

@@ -57,6 +57,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and $v.apiKeys.metricsNeedKey (not $v.apiKeys.secret.name) }}
   {{- fail "\n\napiKeys.metricsNeedKey needs apiKeys.secret.name: without keys nothing needs one\n" }}
 {{- end }}
+{{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.serviceMonitor.enabled) }}
+  {{- fail "\n\nmetrics.prometheusRule.enabled needs metrics.serviceMonitor.enabled: the rules ask for the job that it names\n" }}
+{{- end }}
 {{- if and $v.metrics.serviceMonitor.enabled $v.apiKeys.metricsNeedKey (not $v.metrics.serviceMonitor.keySecret.name) }}
   {{- fail "\n\napiKeys.metricsNeedKey and the ServiceMonitor: metrics.serviceMonitor.keySecret.name names the secret with the key\n" }}
 {{- end }}
