@@ -19,6 +19,13 @@ HEAD = """\
 #ALERTMANAGER_PORT=9093
 #GRAFANA_PORT=3000
 
+# Profiles (docs/compose.md): `replicas` has REPLICAS services beside the first, and a proxy; `tls` serves
+# https by tls.crt and tls.key in TLS_FOLDER.
+#REPLICAS=2
+#PROXY_PORT=8081
+#HTTPS_PORT=8443
+#TLS_FOLDER=./deploy/certificates
+
 # What the service's container may use: CPUs (0: all of the machine) and memory.
 #SERVICE_CPUS=0
 #SERVICE_MEMORY=2g

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What the container exposes, how it starts, stops and says that it is broken, tried on the running stack (`docker compose up`).
+# What the container exposes, how it starts, stops and says that it is broken, tried on the running stack (`docker compose
+# up`, with the profiles `replicas` and `tls`, REPLICAS=1, and TLS_FOLDER).
 #   lifecycle.sh [BASE_URL]     default: http://127.0.0.1:8080; run in the folder of docker-compose.yml
-# Leaves the conche service stopped. Exit 0: everything is as promised.
+# Leaves the services stopped. Exit 0: everything is as promised.
 set -euo pipefail
 base=${1:-http://127.0.0.1:8080}
 work=$(mktemp -d)
@@ -16,6 +17,27 @@ curl -fsS "$base/metrics" | docker compose exec -T prometheus promtool check met
 echo 'lifecycle: promtool has no remark on /metrics'
 docker compose exec -T prometheus promtool test rules /etc/prometheus/alerts_test.yml >"$work/rules" 2>&1 || { cat "$work/rules"; fail 'an alert does not fire as it should'; }
 echo 'lifecycle: each alert fires when it should, and not when it should not'
+
+for profile in replicas tls milvus; do docker compose --profile "$profile" config --quiet; done
+docker compose --env-file deploy/compose/milvus.env config --quiet
+
+# Behind the proxies there are two services with one FAQ: what one takes in, both find.
+proxy=${base%:*}:8081
+entry='{"question": "What does the proxy cost?", "answer": "Nothing."}'
+curl -fsS -X PUT -o /dev/null -H 'content-type: application/json' -d "$entry" "$proxy/faq/lifecycle/entries/proxy"
+for _ in 1 2 3 4 5 6 7 8; do
+  found=$(curl -fsS -H 'content-type: application/json' -d '{"query": "What does the proxy cost?", "collection": "lifecycle"}' "$proxy/search")
+  case $found in *'"id":"proxy"'*) ;; *) fail "a service behind the proxy does not find what another took in: $found" ;; esac
+done
+for service in conche replica; do
+  docker compose exec -T "$service" python -c "import http.client as h, json
+c = h.HTTPConnection('127.0.0.1', 8080); c.request('GET', '/faq/lifecycle/entries/proxy'); r = c.getresponse(); assert r.status == 200, r.read()" \
+    || fail "$service does not find what was taken in behind the proxy"
+done
+curl -fsS --cacert "$TLS_FOLDER/tls.crt" "https://localhost:8443/readyz" >/dev/null || fail 'no answer over https'
+services=$(curl -fsS "${base%:*}:9090/api/v1/query" --data-urlencode 'query=count(up{job="conche"} == 1)' | grep -o '"[0-9]*"\]' | tr -dc 0-9)
+[ "$services" = 2 ] || fail "Prometheus sees $services services"
+echo 'lifecycle: two services share their FAQ behind the proxy, https is served, Prometheus sees both'
 
 # A shell as process 1 would keep SIGTERM to itself.
 process=$(docker compose exec -T conche cat /proc/1/comm)
@@ -36,9 +58,20 @@ texts=$(python3 -c 'import sys; print(max(64, min(2048, int(128 * 8 / float(sys.
 body "$texts" | embed http_code >"$work/status" &
 request=$!
 sleep 1
+# Meanwhile callers of the proxy notice nothing: the other service is there.
+: >"$work/through"
+while [ ! -e "$work/stopped" ]; do
+  curl -sS -o /dev/null -w '%{http_code}\n' -m 60 -H 'content-type: application/json' -d '{"inputs": "hello"}' "$proxy/embed" >>"$work/through" || true
+done &
+callers=$!
 start=$SECONDS
 docker compose stop -t 30 conche >/dev/null 2>&1
 took=$((SECONDS - start))
+touch "$work/stopped"
+wait "$callers"
+grep -q 200 "$work/through" || fail 'nothing came through the proxy'
+if grep -v 200 "$work/through"; then fail 'a stop was noticed behind the proxy'; fi
+echo "lifecycle: $(wc -l <"$work/through") requests through the proxy during the stop, all answered"
 wait "$request" || fail 'the request in work lost its connection'
 [ "$(cat "$work/status")" = 200 ] || fail "the request in work got $(cat "$work/status"): $(head -c 300 "$work/answer.json")"
 vectors=$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' "$work/answer.json")
@@ -75,8 +108,9 @@ done
 [ "$state" = unhealthy ] || fail "health is $state with a changed bundle"
 echo "lifecycle: a bundle with one byte changed is refused (exit $code), or unhealthy with CONCHE_ON_BUNDLE_ERROR=serve"
 
-# The service is stopped since: its alert goes all the way, and to whom it should.
-alert() { curl -fsS "${base%:*}:9093/api/v2/alerts?filter=alertname%3DConcheDown&receiver=page" | grep -c '"state":"active"' || true; }
+# No service is left: the alert goes all the way, and to whom it should.
+docker compose stop -t 30 replica >/dev/null 2>&1
+alert() { curl -fsS "${base%:*}:9093/api/v2/alerts?filter=alertname%3D%22ConcheDown%22&receiver=page" | grep -c '"state":"active"' || true; }
 for _ in $(seq 120); do
   told=$(alert)
   [ "$told" = 0 ] || break

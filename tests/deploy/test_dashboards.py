@@ -165,10 +165,11 @@ def test_home_dashboard_exists() -> None:
 
 
 def test_prometheus_scrapes_the_compose_service() -> None:
-    """Under its service name, on the port that the image listens on, as the job that the panels name."""
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in PROMETHEUS["scrape_configs"]}
-    port = SERVICES["conche"]["ports"][0].rpartition(":")[2]
-    assert targets["conche"] == [f"conche:{port}"]
+    """Under the name that all its services have, on the image's port, as the job that the panels name."""
+    (job,) = (job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "conche")
+    (asked,) = job["dns_sd_configs"]
+    assert str(asked["port"]) == SERVICES["conche"]["ports"][0].rpartition(":")[2]
+    assert asked["names"] == SERVICES["conche"]["networks"]["default"]["aliases"]
 
 
 def test_scrape_interval_is_what_grafana_believes() -> None:

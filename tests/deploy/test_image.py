@@ -101,23 +101,25 @@ def test_build_context_holds_only_what_is_copied() -> None:
 def test_container_is_hardened(name: str) -> None:
     """Taken over, a container can neither write its files nor gain rights; it is reached from here only."""
     service = SERVICES[name]
-    assert service["read_only"] is True
+    assert service["read_only"] is (name != "milvus")
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["restart"] == "unless-stopped"
     assert service["pids_limit"] > 0
     assert "privileged" not in service
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_mounts_are_named_volumes_or_read_only(name: str) -> None:
     """A container writes into its own volume and not into the checkout."""
     for mount in SERVICES[name]["volumes"]:
-        source = mount.partition(":")[0]
+        source = re.sub(r"^\$\{\w+:-(.*?)\}", r"\1", mount).partition(":")[0]
         if source.startswith("./"):
             assert mount.endswith(":ro")
-            assert (ROOT / source).exists()
+            assert (
+                ROOT / source
+            ).exists() or source == "./deploy/certificates"  # which docs/compose.md makes
         else:
             assert source in COMPOSE["volumes"]
 
@@ -127,18 +129,90 @@ def test_start_order_waits_for_health() -> None:
     healthy = {"condition": "service_healthy"}
     assert SERVICES["prometheus"]["depends_on"] == {"conche": healthy, "alertmanager": healthy}
     assert SERVICES["grafana"]["depends_on"] == {"prometheus": healthy}
+    assert SERVICES["conche"]["depends_on"] == {"milvus": {**healthy, "required": False}}
+    assert [SERVICES[name]["depends_on"] for name in ("replica", "proxy", "tls")] == [{"conche": healthy}] * 3
     # The service's own is in its image.
-    assert [name for name in SERVICES if "healthcheck" not in SERVICES[name]] == ["conche"]
+    assert [name for name in SERVICES if "healthcheck" not in SERVICES[name]] == ["conche", "replica"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_container_has_a_user_and_a_share_of_the_machine(name: str) -> None:
     """One that runs wild slows the others down at most; the service alone may have all CPUs."""
     service = SERVICES[name]
-    user = service["user"] if name != "conche" else argument("USER")
-    assert re.match(r"[1-9]\d*:\d+$", user)
+    ours = name in {"conche", "replica"}
+    user = argument("USER") if ours else service["user"]
+    assert re.match(r"0:0$" if name == "milvus" else r"[1-9]\d*:\d+$", user)
     assert re.search(r"[1-9]\d*[mg]\b", service["mem_limit"])
-    assert service["cpus"] == "${SERVICE_CPUS:-0}" if name == "conche" else service["cpus"] > 0
+    assert service["cpus"] == "${SERVICE_CPUS:-0}" if ours else service["cpus"] > 0
+
+
+def test_profiles_add_to_what_is_there_without_them() -> None:
+    """`docker compose up` has what it always had; each profile brings what docs/compose.md says."""
+    profiles = {name: service.get("profiles") for name, service in SERVICES.items()}
+    assert {name for name, found in profiles.items() if not found} == {
+        "conche",
+        "prometheus",
+        "alertmanager",
+        "grafana",
+    }
+    assert {name: found for name, found in profiles.items() if found} == {
+        "replica": ["replicas"],
+        "proxy": ["replicas"],
+        "tls": ["tls"],
+        "milvus": ["milvus"],
+    }
+    text = (ROOT / "docs" / "compose.md").read_text(encoding="utf-8")
+    assert "--profile replicas" in text
+    assert "--profile tls" in text
+    assert "--env-file deploy/compose/milvus.env" in text
+
+
+def test_replicas_are_the_service_without_its_port() -> None:
+    """Same image, settings, limits and volume; one name for all, which the proxy and Prometheus ask for."""
+    own = {"ports", "depends_on", "profiles", "deploy"}
+    first, more = (
+        {key: value for key, value in SERVICES[name].items() if key not in own}
+        for name in ("conche", "replica")
+    )
+    assert first == more
+    (alias,) = first["networks"]["default"]["aliases"]
+    balance = (ROOT / "deploy" / "haproxy" / "balance.cfg").read_text(encoding="utf-8")
+    assert f"server-template conche- 16 {alias}:{argument('EXPOSE')}\n" in balance
+    prometheus = yaml.safe_load(
+        (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    )
+    (job,) = (job for job in prometheus["scrape_configs"] if job["job_name"] == "conche")
+    (asked,) = job["dns_sd_configs"]
+    assert (asked["names"], asked["type"], asked["port"]) == ([alias], "A", int(argument("EXPOSE")))
+
+
+def test_proxies_publish_what_they_listen_on() -> None:
+    """And wait longer than the service does, which says itself what took too long."""
+    folder = ROOT / "deploy" / "haproxy"
+    for name, file in (("proxy", "http.cfg"), ("tls", "https.cfg")):
+        service = SERVICES[name]
+        read = [Path(path).name for path in service["command"] if path.endswith(".cfg")]
+        assert read == ["balance.cfg", file]
+        bound = re.search(r"bind :(\d+)", (folder / file).read_text(encoding="utf-8"))
+        assert bound
+        assert service["ports"][0].endswith(f":{bound[1]}")
+    balance = (folder / "balance.cfg").read_text(encoding="utf-8")
+    waits = [int(seconds) for seconds in re.findall(r"timeout (?:client|server) (\d+)s", balance)]
+    (longest,) = (
+        float(option.default) for option in options() if option.variable == "CONCHE_LIMITS__REQUEST_SECONDS"
+    )
+    assert len(waits) == 2
+    assert min(waits) > longest
+
+
+def test_the_file_for_milvus_sets_what_the_service_knows() -> None:
+    """A variable that was renamed would leave the FAQ where it was."""
+    text = (ROOT / "deploy" / "compose" / "milvus.env").read_text(encoding="utf-8")
+    variables = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
+    known = {option.variable for option in options()} | {"COMPOSE_PROFILES", "REQUIREMENTS"}
+    assert variables.keys() <= known
+    assert variables["COMPOSE_PROFILES"] in SERVICES["milvus"]["profiles"]
+    assert variables["CONCHE_MILVUS_URI"].startswith("http://milvus:")
 
 
 def test_stop_waits_for_requests_in_work() -> None:
