@@ -16,6 +16,9 @@ WINDOW = "[$__rate_interval]"
 PROBES = "/livez|/readyz|/health|/metrics"
 QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 ROUTE = 'route=~"$route"'
+# As in deploy/prometheus/slo.yml.
+MEASURED = 'route=~"/embed|/search|/ner|/v1/embeddings"'
+WITHIN = f'{MEASURED}, le="1.0"'
 MODEL = 'model=~"$model"'
 PROCESS = 'job="conche"'
 
@@ -35,7 +38,7 @@ class Panel:
         unit: Grafana's name of the unit.
         width: of 24 columns.
         thresholds: (from, colour), the first from None.
-        kind: "timeseries", "stat" or "table".
+        kind: "timeseries", "heatmap", "stat" or "table".
         dashed: legends drawn as dashed lines: limits, not measurements.
         mappings: text shown for a value.
         decimals: digits after the point; None leaves it to Grafana.
@@ -54,7 +57,7 @@ class Panel:
 
     def render(self, number: int, x: int, y: int) -> dict[str, Any]:
         """Grafana's JSON for the panel, with its id and place."""
-        instant = self.kind != "timeseries"
+        instant = self.kind in {"stat", "table"}
         defaults: dict[str, Any] = {
             "unit": self.unit,
             "noValue": "no data yet",
@@ -87,7 +90,7 @@ class Panel:
             "title": self.title,
             "description": self.description,
             "datasource": DATASOURCE,
-            "gridPos": {"x": x, "y": y, "w": self.width, "h": 8 if self.kind == "timeseries" else 4},
+            "gridPos": {"x": x, "y": y, "w": self.width, "h": 4 if instant else 8},
             "fieldConfig": {"defaults": defaults, "overrides": [_dashed(legend) for legend in self.dashed]},
             "options": OPTIONS[self.kind],
             "targets": [
@@ -98,7 +101,9 @@ class Panel:
                     "legendFormat": legend,
                     "range": not instant,
                     "instant": instant,
-                    "format": "table" if self.kind == "table" else "time_series",
+                    "format": FORMATS.get(self.kind, "time_series"),
+                    # Traces that fell into a bucket, as points.
+                    "exemplar": "_bucket" in expr and not instant,
                 }
                 for index, (expr, legend) in enumerate(self.queries)
             ],
@@ -111,7 +116,16 @@ class Panel:
         return panel
 
 
+FORMATS = {"table": "table", "heatmap": "heatmap"}
 OPTIONS: dict[str, dict[str, Any]] = {
+    "heatmap": {
+        "calculate": False,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
+        "cellGap": 1,
+        "legend": {"show": True},
+        "tooltip": {"mode": "single", "yHistogram": True},
+        "yAxis": {"axisPlacement": "left"},
+    },
     "timeseries": {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
         "tooltip": {"mode": "multi", "sort": "desc"},
@@ -174,12 +188,16 @@ def share_of_requests(selector: str) -> str:
 
 
 QUERIES = per_second("conche_faq_queries_total")
+BARS = 'le=~"0.3|0.5|0.7|0.9"'
 # -1 where there is no certificate: a panel without data could as well be a metric that was renamed.
 UNTIL_EXPIRY = "conche_tls_certificate_expiry_timestamp_seconds - time() or conche_connections * 0 - 1"
 YES_NO = {"1": ("yes", GREEN), "0": ("no", RED)}
 UP_TO_A_SECOND: Steps = ((None, GREEN), (0.5, YELLOW), (1, RED))
 
-OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+Rows = Sequence[tuple[str, Sequence[Panel]]]
+
+# Whoever is on call looks here first.
+OVERVIEW: Rows = (
     (
         "Now",
         (
@@ -187,6 +205,15 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Is the service up?",
                 "Whether Prometheus reaches /metrics. No: look at `docker compose ps` and the service's log.",
                 [(f"up{{{PROCESS}}}", "{{instance}}")],
+                width=4,
+                kind="stat",
+                thresholds=((None, RED), (1, GREEN)),
+                mappings=YES_NO,
+            ),
+            Panel(
+                "Is each service ready?",
+                "Whether /readyz says to send requests. No: it names the reasons.",
+                [("conche_ready", "{{instance}}")],
                 width=4,
                 kind="stat",
                 thresholds=((None, RED), (1, GREEN)),
@@ -203,27 +230,63 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 mappings=YES_NO,
             ),
             Panel(
+                "How many alerts fire?",
+                "Of deploy/prometheus/alerts.yml; docs/runbook.md has a section for each. Prometheus "
+                "lists them under /alerts, Alertmanager who was told.",
+                [('count(ALERTS{alertname=~"Conche.+", alertstate="firing"}) or vector(0)', "firing")],
+                width=4,
+                kind="stat",
+                thresholds=((None, GREEN), (1, RED)),
+                decimals=0,
+            ),
+            Panel(
                 "How many runs failed?",
-                "Runs of a model that raised or gave values that are not finite, in the time shown. Any is "
-                "a fault.",
+                "Runs of a model that raised or gave values that are not finite, in the time shown. "
+                "Any is a fault.",
                 [
                     (
                         f"sum by (model) (increase(conche_failed_batches_total{{{MODEL}}}[$__range]))",
                         "{{model}}",
                     )
                 ],
-                width=8,
+                width=4,
                 kind="stat",
                 thresholds=((None, GREEN), (1, RED)),
                 decimals=0,
             ),
+        ),
+    ),
+    (
+        "Objectives",
+        (
             Panel(
-                "How many FAQ entries are searched?",
-                "Entries that /search looks in. Zero although a file is set: the file did not load.",
-                [("conche_faq_entries", "entries")],
-                width=4,
-                kind="stat",
-                decimals=0,
+                "How fast do failures use up what may fail?",
+                "Burn rate: 1 uses up the budget of a month in a month, 14.4 over an hour wakes "
+                "somebody. The objective is in deploy/prometheus/slo.yml. Flat at 0: no request "
+                "failed.",
+                [
+                    ("job:conche_errors:burnrate5m", "over 5m"),
+                    ("job:conche_errors:burnrate1h", "over 1h"),
+                    ("job:conche_errors:burnrate6h", "over 6h"),
+                ],
+                thresholds=((None, GREEN), (1, YELLOW), (6, RED)),
+                width=12,
+                decimals=1,
+            ),
+            Panel(
+                "How fast do slow answers use up what may be slow?",
+                (
+                    "The same for answers that take longer than a second. Above 1 for hours: the "
+                    'dashboard "Conche: latency" says which stage it is.'
+                ),
+                [
+                    ("job:conche_latency:burnrate5m", "over 5m"),
+                    ("job:conche_latency:burnrate1h", "over 1h"),
+                    ("job:conche_latency:burnrate6h", "over 6h"),
+                ],
+                thresholds=((None, GREEN), (1, YELLOW), (6, RED)),
+                width=12,
+                decimals=1,
             ),
         ),
     ),
@@ -258,47 +321,13 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
-        "Latency",
+        "Latency and load",
         (
             Panel(
                 "How long do callers wait?",
                 "From the first byte of a request to the last of its answer, over the chosen routes. The "
                 "panels after this one say which stage it is.",
                 quantiles("conche_request_duration_seconds", "", ROUTE),
-                unit="s",
-                thresholds=UP_TO_A_SECOND,
-            ),
-            Panel(
-                "Which route is slow?",
-                "The slowest 5 % of each route's requests take longer than this.",
-                [
-                    (
-                        quantile(0.95, "conche_request_duration_seconds", "le, route", ROUTE),
-                        "{{route}} p95",
-                    )
-                ],
-                unit="s",
-                thresholds=UP_TO_A_SECOND,
-            ),
-            Panel(
-                "How long does tokenising take?",
-                "Per request, its wait for a thread included. High: very long texts, or too few CPUs.",
-                quantiles("conche_tokenize_duration_seconds", "model", MODEL),
-                unit="s",
-            ),
-            Panel(
-                "How long do texts wait in the queue?",
-                "From admission to the start of the run. High while the engine is busy all the time: more "
-                "work arrives than one process does.",
-                quantiles("conche_queue_duration_seconds", "model", MODEL),
-                unit="s",
-                thresholds=UP_TO_A_SECOND,
-            ),
-            Panel(
-                "How long does one run of the model take?",
-                "One batch. Smaller `CONCHE_BATCHING__MAX_BATCH_TOKENS` makes runs shorter and throughput "
-                "lower.",
-                quantiles("conche_inference_duration_seconds", "model", MODEL),
                 unit="s",
                 thresholds=UP_TO_A_SECOND,
             ),
@@ -310,11 +339,6 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="percentunit",
                 thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
             ),
-        ),
-    ),
-    (
-        "Batching",
-        (
             Panel(
                 "How full is each queue?",
                 "Share of the places for texts and tokens that are taken. At 100 % requests are answered "
@@ -325,112 +349,6 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ],
                 unit="percentunit",
                 thresholds=((None, GREEN), (0.5, YELLOW), (0.9, RED)),
-            ),
-            Panel(
-                "How many texts wait, and how many may?",
-                "Depth and limit of each model's queue.",
-                [
-                    (f"conche_queue_depth_items{{{MODEL}}}", "{{model}}"),
-                    (f"conche_queue_limit_items{{{MODEL}}}", "{{model}} limit"),
-                ],
-                dashed=[".* limit"],
-            ),
-            Panel(
-                "How many texts run together?",
-                "Mean and p95 of texts per run. Near 1 under load: requests come one at a time, or texts "
-                "are long.",
-                [
-                    (mean("conche_batch_size", "model"), "{{model}} mean"),
-                    (
-                        quantile(0.95, "conche_batch_size", "le, model"),
-                        "{{model}} p95",
-                    ),
-                ],
-            ),
-            Panel(
-                "How much do batches grow by padding?",
-                "Tokens with padding over tokens without; 1 is none. Above 1.5 the engine works half in "
-                "vain: texts of very unlike length meet.",
-                [
-                    (mean("conche_padding_ratio", "model"), "{{model}} mean"),
-                    (
-                        quantile(0.95, "conche_padding_ratio", "le, model"),
-                        "{{model}} p95",
-                    ),
-                ],
-                thresholds=((None, GREEN), (1.5, YELLOW), (2, RED)),
-                decimals=2,
-            ),
-            Panel(
-                "How many tokens and texts are worked through?",
-                "Per second; padding not counted.",
-                [
-                    (rate("conche_tokens_total", "model"), "{{model}} tokens"),
-                    (rate("conche_texts_total", "model"), "{{model}} texts"),
-                ],
-                unit="cps",
-            ),
-            Panel(
-                "Are texts cut short?",
-                "Texts per second cut to what the model reads, because the caller or `CONCHE_TRUNCATE` "
-                "said so. Their end has no part in the vector.",
-                [(rate("conche_truncated_texts_total", "model"), "{{model}}")],
-                unit="cps",
-            ),
-        ),
-    ),
-    (
-        "FAQ",
-        (
-            Panel(
-                "How many queries are searched?",
-                "Per second, over all collections; a request may hold many.",
-                [(QUERIES, "queries")],
-                unit="cps",
-            ),
-            Panel(
-                "What share of queries gets no answer?",
-                "No entry reached `min_score`, or the collection's. Rising: people ask what nobody wrote an "
-                "entry about, or the threshold is too high; `conche faq eval` proposes one.",
-                [(f"{per_second('conche_faq_unanswered_queries_total')} / {QUERIES}", "without answer")],
-                unit="percentunit",
-            ),
-            Panel(
-                "How sure is the search of its best hit?",
-                "Score of the best entry for each query, shown or not: the probability that it answers. A "
-                "median that falls says that queries and entries drift apart.",
-                [
-                    (quantile(share, "conche_faq_best_score", "le", ""), name)
-                    for share, name in ((0.1, "p10"), (0.5, "median"), (0.9, "p90"))
-                ],
-                decimals=2,
-            ),
-            Panel(
-                "How long does each step of a search take?",
-                "p95 of embedding the queries, of looking them up, and of bringing an index up to date after "
-                "a write. Embedding slow: look at the queue. Lookup slow: the collection is large.",
-                [
-                    (quantile(0.95, f"conche_faq_{step}_duration_seconds", "le", ""), name)
-                    for step, name in (("embed", "embedding"), ("lookup", "lookup"), ("index", "index"))
-                ],
-                unit="s",
-                thresholds=UP_TO_A_SECOND,
-            ),
-            Panel(
-                "How much is written?",
-                "Entries written and deleted per second, and updates of indexes in memory: each write of a "
-                "collection that is searched costs one.",
-                [
-                    (per_second("conche_faq_written_entries_total"), "written"),
-                    (per_second("conche_faq_deleted_entries_total"), "deleted"),
-                    (per_second("conche_faq_index_duration_seconds_count"), "index updates"),
-                ],
-                unit="cps",
-            ),
-            Panel(
-                "How many entries and collections are there?",
-                "Disabled entries included. A gap: the store could not be read.",
-                [("conche_faq_entries", "entries"), ("conche_faq_collections", "collections")],
             ),
         ),
     ),
@@ -483,32 +401,8 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
-        "Process",
+        "What is running",
         (
-            Panel(
-                "How much memory does the process hold?",
-                "Resident memory. It should level off after the first minutes of traffic.",
-                [(f"process_resident_memory_bytes{{{PROCESS}}}", "{{instance}}")],
-                unit="bytes",
-            ),
-            Panel(
-                "How many CPUs are in use, of those it may use?",
-                "CPU seconds per second, and the threads of one run. Used far below the threads under full "
-                "load: the CPU quota is lower than the service believes.",
-                [
-                    (f"rate(process_cpu_seconds_total{{{PROCESS}}}{WINDOW})", "{{instance}} used"),
-                    (f"max by (instance) (conche_inference_threads{{{MODEL}}})", "{{instance}} threads"),
-                ],
-                dashed=[".* threads"],
-            ),
-            Panel(
-                "Do threads or open files grow?",
-                "Both should be level. A steady climb is a leak.",
-                [
-                    (f"process_threads{{{PROCESS}}}", "{{instance}} threads"),
-                    (f"process_open_fds{{{PROCESS}}}", "{{instance}} open files"),
-                ],
-            ),
             Panel(
                 "Which models are loaded?",
                 "Name, task, source, licence and precision, as the bundles' manifests have them.",
@@ -526,8 +420,568 @@ OVERVIEW: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     ),
 )
 
+# Where the time of a request goes.
+LATENCY: Rows = (
+    (
+        "What callers see",
+        (
+            Panel(
+                "How long do callers wait?",
+                "From the first byte of a request to the last of its answer, over the chosen routes. The "
+                "panels after this one say which stage it is.",
+                quantiles("conche_request_duration_seconds", "", ROUTE),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "Which route is slow?",
+                "The slowest 5 % of each route's requests take longer than this.",
+                [
+                    (
+                        quantile(0.95, "conche_request_duration_seconds", "le, route", ROUTE),
+                        "{{route}} p95",
+                    )
+                ],
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "What share of answers takes longer than a second?",
+                "Of the routes that the objective is for. Above 1 % for long: the budget of slo.yml "
+                "is used up before the month is over.",
+                [
+                    (
+                        (
+                            f"1 - sum(rate(conche_request_duration_seconds_bucket{{{WITHIN}}}{WINDOW})) "
+                            f"/ sum(rate(conche_request_duration_seconds_count{{{MEASURED}}}{WINDOW}))"
+                        ),
+                        "slower than 1 s",
+                    )
+                ],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.01, YELLOW), (0.144, RED)),
+            ),
+        ),
+    ),
+    (
+        "Stages of what a model does",
+        (
+            Panel(
+                "How long does tokenising take?",
+                "Per request, its wait for a thread included. High: very long texts, or too few CPUs.",
+                quantiles("conche_tokenize_duration_seconds", "model", MODEL),
+                unit="s",
+            ),
+            Panel(
+                "How long do texts wait in the queue?",
+                "From admission to the start of the run. High while the engine is busy all the time: more "
+                "work arrives than one process does.",
+                quantiles("conche_queue_duration_seconds", "model", MODEL),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How long does one run of the model take?",
+                "One batch. Smaller `CONCHE_BATCHING__MAX_BATCH_TOKENS` makes runs shorter and throughput "
+                "lower.",
+                quantiles("conche_inference_duration_seconds", "model", MODEL),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "Which stage does the time go to?",
+                "Mean of each stage. Queue far above run: more arrives than the process does, and a "
+                "second replica helps. Run above all: texts are long or batches large.",
+                [
+                    (mean("conche_tokenize_duration_seconds", "model"), "{{model}} tokenising"),
+                    (mean("conche_queue_duration_seconds", "model"), "{{model}} queue"),
+                    (mean("conche_inference_duration_seconds", "model"), "{{model}} run"),
+                ],
+                unit="s",
+                width=12,
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How many tokens does a run have?",
+                "Mean and p95, with padding; a run takes as long as its tokens. The limit is "
+                "`CONCHE_BATCHING__MAX_BATCH_TOKENS`.",
+                [
+                    (mean("conche_batch_tokens", "model"), "{{model}} mean"),
+                    (quantile(0.95, "conche_batch_tokens", "le, model"), "{{model}} p95"),
+                    (f"conche_batch_limit_tokens{{{MODEL}}}", "{{model}} limit"),
+                ],
+                width=12,
+                dashed=[".* limit"],
+            ),
+        ),
+    ),
+    (
+        "Stages of a search",
+        (
+            Panel(
+                "How long does each step of a search take?",
+                "p95 of embedding the queries, of looking them up, and of bringing an index up to date after "
+                "a write. Embedding slow: look at the queue. Lookup slow: the collection is large.",
+                [
+                    (quantile(0.95, f"conche_faq_{step}_duration_seconds", "le", ""), name)
+                    for step, name in (("embed", "embedding"), ("lookup", "lookup"), ("index", "index"))
+                ],
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How long does looking up take?",
+                "Without embedding. It grows with the entries of a collection: CONTRIBUTING.md says "
+                "how much.",
+                quantiles("conche_faq_lookup_duration_seconds", "", ""),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How long does embedding a query take?",
+                "Its wait in the queue included: other requests are in front of it.",
+                quantiles("conche_faq_embed_duration_seconds", "", ""),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+        ),
+    ),
+)
 
-def panels(rows: Sequence[tuple[str, Sequence[Panel]]]) -> Iterator[dict[str, Any]]:
+# Whether people get answers.
+FAQ: Rows = (
+    (
+        "Answers",
+        (
+            Panel(
+                "What share of queries gets no answer?",
+                "No entry reached `min_score`, or the collection's. Rising: people ask what nobody wrote an "
+                "entry about, or the threshold is too high; `conche faq eval` proposes one.",
+                [(f"{per_second('conche_faq_unanswered_queries_total')} / {QUERIES}", "without answer")],
+                unit="percentunit",
+            ),
+            Panel(
+                "How sure is the search of its best hit?",
+                "Score of the best entry for each query, shown or not: the probability that it answers. A "
+                "median that falls says that queries and entries drift apart.",
+                [
+                    (quantile(share, "conche_faq_best_score", "le", ""), name)
+                    for share, name in ((0.1, "p10"), (0.5, "median"), (0.9, "p90"))
+                ],
+                decimals=2,
+            ),
+            Panel(
+                "How are the scores of best hits spread?",
+                "Queries by the score of their best entry. Two heaps, one near 0 and one near 1, are "
+                "good: questions are in the FAQ or they are not. Much in between: entries lack "
+                "wordings; add alternates.",
+                [("sum by (le) (increase(conche_faq_best_score_bucket[$__rate_interval]))", "{{le}}")],
+                kind="heatmap",
+            ),
+            Panel(
+                "How many queries would each threshold answer?",
+                "Share of queries whose best entry reaches the score. Compare with `min_score`: a "
+                "step between two lines is what moving it would change.",
+                [
+                    (
+                        (
+                            f"1 - sum by (le) (rate(conche_faq_best_score_bucket{{{BARS}}}{WINDOW})) "
+                            f"/ on () group_left () sum(rate(conche_faq_best_score_count{WINDOW}))"
+                        ),
+                        "at {{le}}",
+                    )
+                ],
+                unit="percentunit",
+                width=12,
+            ),
+            Panel(
+                "What share of queries finds next to nothing?",
+                "Best score of 0.05 at most: nobody wrote an entry about these. They are not in the "
+                "log; callers who keep them can tell what to write.",
+                [
+                    (
+                        (
+                            f'sum(rate(conche_faq_best_score_bucket{{le="0.05"}}{WINDOW})) '
+                            f"/ sum(rate(conche_faq_best_score_count{WINDOW}))"
+                        ),
+                        "at most 0.05",
+                    )
+                ],
+                unit="percentunit",
+                width=12,
+                thresholds=((None, GREEN), (0.3, YELLOW), (0.6, RED)),
+            ),
+        ),
+    ),
+    (
+        "Work",
+        (
+            Panel(
+                "How many queries are searched?",
+                "Per second, over all collections; a request may hold many.",
+                [(QUERIES, "queries")],
+                unit="cps",
+            ),
+            Panel(
+                "How long does each step of a search take?",
+                "p95 of embedding the queries, of looking them up, and of bringing an index up to date after "
+                "a write. Embedding slow: look at the queue. Lookup slow: the collection is large.",
+                [
+                    (quantile(0.95, f"conche_faq_{step}_duration_seconds", "le", ""), name)
+                    for step, name in (("embed", "embedding"), ("lookup", "lookup"), ("index", "index"))
+                ],
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How much is written?",
+                "Entries written and deleted per second, and updates of indexes in memory: each write of a "
+                "collection that is searched costs one.",
+                [
+                    (per_second("conche_faq_written_entries_total"), "written"),
+                    (per_second("conche_faq_deleted_entries_total"), "deleted"),
+                    (per_second("conche_faq_index_duration_seconds_count"), "index updates"),
+                ],
+                unit="cps",
+            ),
+        ),
+    ),
+    (
+        "Collections",
+        (
+            Panel(
+                "How many entries and collections are there?",
+                "Disabled entries included. A gap: the store could not be read.",
+                [("conche_faq_entries", "entries"), ("conche_faq_collections", "collections")],
+            ),
+            Panel(
+                "Is the store readable?",
+                "No: the disk or the Milvus server behind it is gone; searches in memory may go on, "
+                "writes fail.",
+                [("conche_faq_store_readable", "{{instance}}")],
+                width=4,
+                kind="stat",
+                thresholds=((None, RED), (1, GREEN)),
+                mappings=YES_NO,
+            ),
+            Panel(
+                "How many collections are of another model?",
+                "They cannot be searched until `conche faq reindex` has embedded them anew.",
+                [("conche_faq_mismatched_collections", "{{instance}}")],
+                width=4,
+                kind="stat",
+                thresholds=((None, GREEN), (1, RED)),
+                decimals=0,
+            ),
+            Panel(
+                "Which writes fail, and why?",
+                "Failures of the store in the time shown, by the code of the error; faults of "
+                "callers are not among them.",
+                [("sum by (reason) (increase(conche_faq_write_failures_total[$__range]))", "{{reason}}")],
+                width=8,
+                kind="stat",
+                thresholds=((None, GREEN), (1, RED)),
+                decimals=0,
+            ),
+            Panel(
+                "What share of queries in Milvus is unproven?",
+                "Queries that ended at the bound of what is looked at, so that a better entry may "
+                "have been missed. Without Milvus it is 0.",
+                [(f"{per_second('conche_faq_unproven_queries_total')} / {QUERIES}", "unproven")],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.01, YELLOW), (0.1, RED)),
+            ),
+            Panel(
+                "How many FAQ entries are searched?",
+                "Entries that /search looks in. Zero although a file is set: the file did not load.",
+                [("conche_faq_entries", "entries")],
+                width=4,
+                kind="stat",
+                decimals=0,
+            ),
+        ),
+    ),
+)
+
+# What is found in texts.
+NER: Rows = (
+    (
+        "Entities",
+        (
+            Panel(
+                "How many entities are found, by label?",
+                "Per second, in answers; those that a caller did not ask for are not counted. A "
+                "label that falls to 0 while texts arrive: the texts changed, or the model did.",
+                [(rate("conche_entities_total", "model, label"), "{{model}} {{label}}")],
+                unit="cps",
+                width=12,
+            ),
+            Panel(
+                "What share of entities has each label?",
+                "Over the last minutes. A share that shifts without a change of model says that the "
+                "texts are about something else.",
+                [
+                    (
+                        (
+                            f"{rate('conche_entities_total', 'model, label')} "
+                            f"/ on (model) group_left () {rate('conche_entities_total', 'model')}"
+                        ),
+                        "{{model}} {{label}}",
+                    )
+                ],
+                unit="percentunit",
+                width=12,
+            ),
+            Panel(
+                "How many entities of each label were found?",
+                "In the time shown. 0 for a label that the texts should have: look at examples with "
+                "`conche ner`.",
+                [(f"sum by (label) (increase(conche_entities_total{{{MODEL}}}[$__range]))", "{{label}}")],
+                kind="stat",
+                width=12,
+                decimals=0,
+            ),
+            Panel(
+                "How many entities has a text?",
+                "Mean over answered texts. Near 0: texts without names, or in a language that the "
+                "model does not know.",
+                [
+                    (
+                        f"{rate('conche_entities_total', 'model')} / {rate('conche_texts_total', 'model')}",
+                        "{{model}}",
+                    )
+                ],
+                width=12,
+                decimals=2,
+            ),
+        ),
+    ),
+    (
+        "Work",
+        (
+            Panel(
+                "How many requests for entities arrive, by status?",
+                "Requests to /ner per second.",
+                [(rate("conche_requests_total", "status", 'route="/ner"'), "{{status}}")],
+                unit="reqps",
+            ),
+            Panel(
+                "How long do callers of /ner wait?",
+                "A long document is many windows: it waits longer than a sentence.",
+                quantiles("conche_request_duration_seconds", "", 'route="/ner"'),
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "How long are the texts?",
+                "Tokens run per answered text, equal windows counted once. The model reads 512 at a time.",
+                [
+                    (
+                        f"{rate('conche_tokens_total', 'model')} / {rate('conche_texts_total', 'model')}",
+                        "{{model}} tokens",
+                    )
+                ],
+            ),
+        ),
+    ),
+)
+
+# How much more it can do, and what it takes.
+CAPACITY: Rows = (
+    (
+        "Engine",
+        (
+            Panel(
+                "How busy is the engine?",
+                "Share of time in which a run is going on; models take turns, so their sum stays below 100 "
+                "%. Near that for long: the process is at its capacity.",
+                [(rate("conche_inference_duration_seconds_sum", "model"), "{{model}}")],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
+            ),
+            Panel(
+                "How many tokens could it run?",
+                "Tokens per second of engine time: what the process does when it is busy all the "
+                "time, as the texts are now. The distance to what it does now is what is left.",
+                [
+                    (
+                        (
+                            f"sum(rate(conche_tokens_total{WINDOW})) "
+                            f"/ sum(rate(conche_inference_duration_seconds_sum{WINDOW}))"
+                        ),
+                        "could",
+                    ),
+                    (per_second("conche_tokens_total"), "does"),
+                ],
+                unit="cps",
+            ),
+            Panel(
+                "How many tokens and texts are worked through?",
+                "Per second; padding not counted.",
+                [
+                    (rate("conche_tokens_total", "model"), "{{model}} tokens"),
+                    (rate("conche_texts_total", "model"), "{{model}} texts"),
+                ],
+                unit="cps",
+            ),
+            Panel(
+                "How many CPUs are in use, of those it may use?",
+                "CPU seconds per second, and the threads of one run. Used far below the threads under full "
+                "load: the CPU quota is lower than the service believes.",
+                [
+                    (f"rate(process_cpu_seconds_total{{{PROCESS}}}{WINDOW})", "{{instance}} used"),
+                    (f"max by (instance) (conche_inference_threads{{{MODEL}}})", "{{instance}} threads"),
+                ],
+                dashed=[".* threads"],
+            ),
+        ),
+    ),
+    (
+        "Queues",
+        (
+            Panel(
+                "How full is each queue?",
+                "Share of the places for texts and tokens that are taken. At 100 % requests are answered "
+                "429.",
+                [
+                    (f"conche_queue_depth_items{{{MODEL}}} / conche_queue_limit_items", "{{model}} texts"),
+                    (f"conche_queue_depth_tokens{{{MODEL}}} / conche_queue_limit_tokens", "{{model}} tokens"),
+                ],
+                unit="percentunit",
+                thresholds=((None, GREEN), (0.5, YELLOW), (0.9, RED)),
+            ),
+            Panel(
+                "How many texts wait, and how many may?",
+                "Depth and limit of each model's queue.",
+                [
+                    (f"conche_queue_depth_items{{{MODEL}}}", "{{model}}"),
+                    (f"conche_queue_limit_items{{{MODEL}}}", "{{model}} limit"),
+                ],
+                dashed=[".* limit"],
+            ),
+            Panel(
+                "How long is the queue, in time?",
+                "Tokens that wait over tokens that are run in a second. Above a second, callers notice.",
+                [
+                    (
+                        (
+                            f"sum by (model) (conche_queue_depth_tokens{{{MODEL}}}) "
+                            f"/ {rate('conche_tokens_total', 'model')}"
+                        ),
+                        "{{model}}",
+                    )
+                ],
+                unit="s",
+                thresholds=UP_TO_A_SECOND,
+            ),
+            Panel(
+                "What is refused, and for which reason?",
+                "Requests per second refused by a limit or for want of capacity. The reason is the error's "
+                "code, which names the setting to change.",
+                [(rate("conche_refusals_total", "reason", ""), "{{reason}}")],
+                unit="reqps",
+            ),
+        ),
+    ),
+    (
+        "Batches",
+        (
+            Panel(
+                "How full are batches?",
+                "Mean tokens of a batch over those that it may have. Near 1: the engine never waits. "
+                "Low although the queue is full: `CONCHE_BATCHING__MAX_BATCH_SIZE` is reached first.",
+                [
+                    (
+                        (
+                            f"{mean('conche_batch_tokens', 'model')} "
+                            "/ on (model) max by (model) (conche_batch_limit_tokens)"
+                        ),
+                        "{{model}}",
+                    )
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "How many texts run together?",
+                "Mean and p95 of texts per run. Near 1 under load: requests come one at a time, or texts "
+                "are long.",
+                [
+                    (mean("conche_batch_size", "model"), "{{model}} mean"),
+                    (
+                        quantile(0.95, "conche_batch_size", "le, model"),
+                        "{{model}} p95",
+                    ),
+                ],
+            ),
+            Panel(
+                "How much do batches grow by padding?",
+                "Tokens with padding over tokens without; 1 is none. Above 1.5 the engine works half in "
+                "vain: texts of very unlike length meet.",
+                [
+                    (mean("conche_padding_ratio", "model"), "{{model}} mean"),
+                    (
+                        quantile(0.95, "conche_padding_ratio", "le, model"),
+                        "{{model}} p95",
+                    ),
+                ],
+                thresholds=((None, GREEN), (1.5, YELLOW), (2, RED)),
+                decimals=2,
+            ),
+            Panel(
+                "Are texts cut short?",
+                "Texts per second cut to what the model reads, because the caller or `CONCHE_TRUNCATE` "
+                "said so. Their end has no part in the vector.",
+                [(rate("conche_truncated_texts_total", "model"), "{{model}}")],
+                unit="cps",
+            ),
+        ),
+    ),
+    (
+        "Process",
+        (
+            Panel(
+                "How much memory does the process hold?",
+                "Resident memory. It should level off after the first minutes of traffic.",
+                [(f"process_resident_memory_bytes{{{PROCESS}}}", "{{instance}}")],
+                unit="bytes",
+            ),
+            Panel(
+                "Do threads or open files grow?",
+                "Both should be level. A steady climb is a leak.",
+                [
+                    (f"process_threads{{{PROCESS}}}", "{{instance}} threads"),
+                    (f"process_open_fds{{{PROCESS}}}", "{{instance}} open files"),
+                ],
+            ),
+            Panel(
+                "How often does the garbage collector run?",
+                "Per second, by generation. Generation 2 goes through everything: more than once in "
+                "some seconds costs latency.",
+                [
+                    (
+                        f"sum by (generation) (rate(python_gc_collections_total{{{PROCESS}}}{WINDOW}))",
+                        "generation {{generation}}",
+                    )
+                ],
+                unit="cps",
+            ),
+            Panel(
+                "How much memory does an entry of the FAQ take?",
+                "Resident memory over entries, models and all; it falls as a FAQ grows, to 5 or 6 KB.",
+                [
+                    (
+                        f"sum(process_resident_memory_bytes{{{PROCESS}}}) / sum(conche_faq_entries)",
+                        "bytes an entry",
+                    )
+                ],
+                unit="bytes",
+            ),
+        ),
+    ),
+)
+
+
+def panels(rows: Rows) -> Iterator[dict[str, Any]]:
     """Rows with their panels, numbered and placed."""
     number, y = 1, 0
     for title, members in rows:
@@ -565,9 +1019,7 @@ def _variable(name: str, label: str, values: str) -> dict[str, Any]:
     }
 
 
-def dashboard(
-    uid: str, title: str, description: str, rows: Sequence[tuple[str, Sequence[Panel]]]
-) -> dict[str, Any]:
+def dashboard(uid: str, title: str, description: str, rows: Rows) -> dict[str, Any]:
     """Grafana's JSON for a whole dashboard."""
     routes = f'label_values(conche_request_duration_seconds_count{{route!~"{PROBES}"}}, route)'
     return {
@@ -581,6 +1033,17 @@ def dashboard(
         "time": {"from": "now-30m", "to": "now"},
         "timezone": "browser",
         "graphTooltip": 1,
+        # From one to the others, with the time and variables chosen here.
+        "links": [
+            {
+                "title": "Conche",
+                "type": "dashboards",
+                "tags": ["conche"],
+                "asDropdown": False,
+                "includeVars": True,
+                "keepTime": True,
+            }
+        ],
         "templating": {
             "list": [
                 {
@@ -599,12 +1062,17 @@ def dashboard(
 
 
 DASHBOARDS = {
-    "overview.json": dashboard(
-        "conche-overview",
-        "Conche: overview",
-        "Is it up, what arrives, how long does it take and which stage takes it, how full and how large is "
-        "it.",
-        OVERVIEW,
+    f"{name}.json": dashboard(f"conche-{name}", f"Conche: {name}", description, rows)
+    for name, description, rows in (
+        ("overview", "Is it up, does it keep its objectives, what arrives, and what is refused.", OVERVIEW),
+        ("latency", "Which stage of a request takes the time.", LATENCY),
+        ("faq", "Do queries get answers, how sure are they, and is the store well.", FAQ),
+        ("ner", "Which entities are found, and in what.", NER),
+        (
+            "capacity",
+            "How much more can a process do, how long are its queues, and what does it take.",
+            CAPACITY,
+        ),
     )
 }
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from model.runtime.bundle import Bundle
 from service.metrics import Metrics
-from tests.bundles import write_tiny_embedding_bundle
+from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -69,8 +69,12 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         on_no_route=[],
     )
     metrics.observe_model(bundle.manifest)
+    metrics.observe_model(Bundle.load(write_tiny_ner_bundle(tmp_path_factory.mktemp("tagger"))).manifest)
     metrics.watch_certificate(_Certificate())
-    samples: dict[str, set[str]] = {"up": set()}
+    # Prometheus' own, and what deploy/prometheus records.
+    samples: dict[str, set[str]] = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity"}}
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "slo.yml").read_text(encoding="utf-8"))
+    samples |= {rule["record"]: set() for group in rules["groups"] for rule in group["rules"]}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):
         for sample in family.samples:
             samples.setdefault(sample.name, set()).update(sample.labels)
@@ -88,7 +92,9 @@ def test_queries_name_only_what_is_exposed(path: Path, exposed: dict[str, set[st
     """A panel on a metric that was renamed shows nothing, which looks like good news."""
     for expression in expressions(path):
         bare = re.sub(r'"[^"]*"', '""', expression)
-        metrics = re.findall(r"\b(?:up|(?:conche|process|python)_\w+)", bare)
+        recorded = re.findall(r"\b\w+:\w+:\w+", bare)
+        bare_of_recorded = re.sub(r"\b\w+:\w+:\w+", "", bare)
+        metrics = recorded + re.findall(r"\b(?:up|ALERTS|(?:conche|process|python)_\w+)\b", bare_of_recorded)
         assert metrics
         known = set().union(*(exposed.get(metric, set()) for metric in metrics)) | TARGET_LABELS
         asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", bare))
@@ -116,7 +122,7 @@ def test_panels_ask_and_explain(path: Path) -> None:
         assert panel["description"]
         assert panel["fieldConfig"]["defaults"]["unit"] in KNOWN_UNITS
         assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["value"] is None
-        assert panel["type"] in {"timeseries", "stat", "table"}
+        assert panel["type"] in {"timeseries", "heatmap", "stat", "table"}
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
@@ -135,6 +141,17 @@ def test_panels_have_their_own_ids_and_places(path: Path) -> None:
         assert max(x for x, _ in cells) < 24
         assert not cells & taken
         taken |= cells
+
+
+def test_there_is_a_dashboard_for_each_question_of_the_runbook() -> None:
+    """Whoever reads there finds panels and dashboards by their names."""
+    runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    shown = {panel["title"] for path in DASHBOARDS for panel in panels(path)}
+    shown |= {load(path)["title"] for path in DASHBOARDS}
+    named = set(re.findall(r'"((?:Conche: \w+)|(?:[A-Z][^"\n]+\?))"', runbook))
+    assert "Conche: latency" in named
+    assert named <= shown
+    assert {path.stem for path in DASHBOARDS} == {"overview", "latency", "faq", "ner", "capacity"}
 
 
 def test_dashboards_have_their_own_uids() -> None:
