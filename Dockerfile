@@ -45,7 +45,7 @@ RUN groupadd --gid 10001 conche \
     && install -d -o conche -g conche /data
 COPY --from=models /models /opt/conche/models
 COPY --from=build /opt/conche /opt/conche
-COPY LICENSE NOTICE /opt/conche/
+COPY LICENSE NOTICE deploy/sbom/conche.cdx.json /opt/conche/
 # PYTHONDONTWRITEBYTECODE: the root file system may be read-only, and the code came compiled.
 ENV PATH=/opt/conche/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -106,6 +106,10 @@ openapi: setup-test ## write docs/openapi.json anew from the routes
 errors: setup-test ## write docs/errors.md anew from the errors and a running service
 	$(DEV_VENV)/bin/python -m tests.service.error_page
 
+.PHONY: sbom
+sbom: setup-test ## write deploy/sbom anew: what the image is made of, and its licences
+	$(DEV_VENV)/bin/python deploy/sbom.py
+
 .PHONY: dashboards
 dashboards: setup-test ## write deploy/grafana/dashboards anew from generate.py beside it
 	$(DEV_VENV)/bin/python deploy/grafana/generate.py

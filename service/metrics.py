@@ -289,8 +289,8 @@ class Metrics:
         gauge.set_function(lambda: certificate.expires_at)
 
     def on_connection_cut(self, reason: str) -> None:
-        """Note a connection that was refused or closed; ``reason`` is one of a closed set."""
-        self._cuts.labels(reason).inc()
+        """Note a connection that was refused or closed; a ``reason`` of no known kind counts as "other"."""
+        self._cuts.labels(reason if reason in _CUTS else OTHER).inc()
 
     def on_key_reload_failure(self) -> None:
         """Note that a change of the file of API keys could not be used."""

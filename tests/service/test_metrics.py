@@ -328,6 +328,29 @@ def test_even_a_fault_of_ours_cannot_make_labels_without_end() -> None:
     assert "unmatched" in routes
 
 
+def test_ten_thousand_odd_values_make_no_series(metrics: Metrics, tmp_path: Path) -> None:
+    """Of paths, methods, labels and reasons, which somebody may invent or a fault of ours pass on."""
+    tagger = metrics.observe_model(Bundle.load(write_tiny_ner_bundle(tmp_path / "tiny-ner")).manifest)
+
+    def invent(numbers: range) -> None:
+        for number in numbers:
+            odd = f"zebra-{number}-斑马"
+            metrics.observe_request(
+                method=odd, route="unmatched", status=404, code="unknown_path", seconds=0.0, trace_id=odd
+            )
+            tagger.on_entities({odd: 1, "PER": 1})
+            metrics.faq.on_write_failure(odd)
+            metrics.on_connection_cut(odd)
+
+    invent(range(1))
+    once = set(_samples(metrics))
+    invent(range(1, 10_000))
+    page = _text(metrics)
+    assert set(_samples(metrics)) == once
+    assert "zebra" not in page
+    assert _samples(metrics)["conche_connections_cut_total{reason=other}"] == 10_000
+
+
 # -- what is counted ---------------------------------------------------------------------------------------
 
 
