@@ -180,6 +180,9 @@ class Searches:
     def on_write(self, *, written: int, deleted: int) -> None:
         """Nothing is written while searches are timed."""
 
+    def on_write_failure(self, code: str) -> None:
+        """Nothing is written while searches are timed."""
+
     def on_index(self, seconds: float) -> None:
         """Indexes are timed by themselves."""
 
