@@ -21,6 +21,13 @@ echo 'lifecycle: each alert fires when it should, and not when it should not'
 for profile in replicas tls milvus; do docker compose --profile "$profile" config --quiet; done
 docker compose --env-file deploy/compose/milvus.env config --quiet
 
+# What the image takes, layer by layer, and how much of it is not the models.
+docker history --format '{{.Size}} {{.CreatedBy}}' "$image" | grep -v '^0B ' | cut -c1-110
+size=$(docker image inspect -f '{{.Size}}' "$image")
+models=$(docker compose exec -T conche du -sb /opt/conche/models | cut -f1)
+[ "$((size - models))" -le 450000000 ] || fail "the image has $((size - models)) bytes without the models; at most 450 MB"
+echo "lifecycle: the image has $(((size - models) / 1000000)) MB without the models, and $((models / 1000000)) MB of models"
+
 # Behind the proxies there are two services with one FAQ: what one takes in, both find.
 proxy=${base%:*}:8081
 entry='{"question": "What does the proxy cost?", "answer": "Nothing."}'
