@@ -1,4 +1,8 @@
-"""Typed FastAPI dependencies: hand routes the objects that the app and its lifespan hold."""
+"""Typed FastAPI dependencies: hand routes the objects that the app and its lifespan hold.
+
+All are coroutines, though none waits: FastAPI calls a plain function in a thread of a pool, eight times a
+request to ``/embed``, and each way there and back costs more than all that these do.
+"""
 
 from typing import Annotated
 
@@ -12,19 +16,19 @@ from service.settings import Settings
 from service.token_ids import InputReader
 
 
-def get_settings(request: Request) -> Settings:
+async def get_settings(request: Request) -> Settings:
     """What the app was created with."""
     settings: Settings = request.app.state.settings
     return settings
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     """What the lifespan opened."""
     services: Services = request.app.state.services
     return services
 
 
-def get_metrics(request: Request) -> Metrics:
+async def get_metrics(request: Request) -> Metrics:
     """The app's registry."""
     metrics: Metrics = request.app.state.metrics
     return metrics
@@ -35,7 +39,7 @@ ServicesDep = Annotated[Services, Depends(get_services)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
 
 
-def get_limits(settings: SettingsDep) -> TextLimits:
+async def get_limits(settings: SettingsDep) -> TextLimits:
     """What one request may bring."""
     limits = settings.limits
     return TextLimits(
@@ -49,12 +53,12 @@ def get_limits(settings: SettingsDep) -> TextLimits:
 LimitsDep = Annotated[TextLimits, Depends(get_limits)]
 
 
-def get_reader(services: ServicesDep, settings: SettingsDep, limits: LimitsDep) -> InputReader:
+async def get_reader(services: ServicesDep, settings: SettingsDep, limits: LimitsDep) -> InputReader:
     """What makes admitted texts of a request's inputs."""
     return InputReader(limits, settings.input_ids, services.cl100k)
 
 
-def get_catalogue(services: ServicesDep) -> FaqCatalogue:
+async def get_catalogue(services: ServicesDep) -> FaqCatalogue:
     """The FAQ.
 
     Raises:

@@ -21,7 +21,7 @@ class BundleRefusedError(InvalidInputError):
     code = "bundle_refused"
 
 
-def _require_admin(settings: SettingsDep) -> None:
+async def _require_admin(settings: SettingsDep) -> None:
     if not settings.admin:
         raise AdminOffError("/admin is not served here; setting CONCHE_ADMIN")
 

@@ -1,6 +1,7 @@
 """The whole application over tiny real bundles: what holds on every path."""
 
 import asyncio
+import inspect
 import json
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 
+from service.app import ROUTERS
 from service.errors import InvalidInputError
 from service.http_errors import _first_fault
 from service.json_body import parse_json
@@ -271,3 +274,19 @@ def test_serving_imports_neither_torch_nor_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_route_waits_for_a_thread_of_a_pool() -> None:
+    """FastAPI calls handlers and dependencies that are plain functions there, one after the other."""
+    seen = 0
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            left = [route.dependant]
+            while left:
+                dependant = left.pop()
+                assert dependant.call is not None
+                assert inspect.iscoroutinefunction(dependant.call), f"{dependant.call} of {route.path}"
+                left += dependant.dependencies
+                seen += 1
+    assert seen > len(ROUTERS)
