@@ -18,6 +18,7 @@ from conche_client.results import (
     Evaluation,
     Health,
     Model,
+    Predictions,
     Ranking,
     Reindexing,
     SearchResults,
@@ -88,6 +89,19 @@ class Client:
     def ner(self, texts: str | Sequence[str], **options: Unpack[ops.NerOptions]) -> Entities:
         """Find the named entities of each text."""
         return self.run(ops.ner(texts, self._batch_size, options))
+
+    def predict(
+        self, items: str | Sequence[ops.TextOrPair], **options: Unpack[ops.PredictOptions]
+    ) -> Predictions:
+        """Label each text, or each pair of texts, a tuple of two that are read together.
+
+        Two texts in a list are two texts here, not a pair as the route has it.
+        """
+        return self.run(ops.predict(items, self._batch_size, options))
+
+    def classify(self, texts: str | Sequence[str], **options: Unpack[ops.ClassifyOptions]) -> Predictions:
+        """Label each text."""
+        return self.run(ops.classify(texts, self._batch_size, options))
 
     def rerank(
         self,

@@ -24,6 +24,8 @@ from conche_client.results import (
     Highlights,
     Hit,
     Model,
+    Prediction,
+    Predictions,
     Ranked,
     Ranking,
     Reindexing,
@@ -37,6 +39,7 @@ from conche_client.results import (
 Item = TypeVar("Item")
 Record = TypeVar("Record")
 Filter = Mapping[str, object]
+TextOrPair = str | tuple[str, str]
 OnDuplicate = Literal["replace", "skip", "error"]
 FileFormat = Literal["csv", "jsonl", "xlsx"]
 
@@ -101,6 +104,19 @@ class NerOptions(TypedDict, total=False):
     labels: Sequence[str] | None
     offset_unit: Literal["code-points", "utf-16", "bytes"] | None
     aggregation_strategy: Literal["viterbi", "none", "simple", "first", "average", "max"] | None
+
+
+class ClassifyOptions(CompareOptions, total=False):
+    """How texts are labelled; ``raw_scores`` asks for the model's logits as they are."""
+
+    raw_scores: bool | None
+
+
+class PredictOptions(ClassifyOptions, total=False):
+    """How texts and pairs are labelled: what makes scores of the logits, and how many labels are wanted."""
+
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None
+    top_k: int | None
 
 
 class EntryChanges(TypedDict, total=False):
@@ -172,6 +188,47 @@ def ner(texts: str | Sequence[str], most: int, options: NerOptions) -> Plan[Enti
     return Plan(requests, join)
 
 
+def predict(items: str | Sequence[TextOrPair], most: int, options: PredictOptions) -> Plan[Predictions]:
+    """The labels of each text, or of each pair of texts that are read together.
+
+    Raises:
+        TypeError: an item is neither a text nor a pair of them.
+    """
+    said = _said(PredictOptions, options)
+    parameters = {name: said.pop(name) for name in ("function_to_apply", "top_k") if name in said}
+    if parameters:
+        said["parameters"] = parameters
+    # Each in a list of its own: to the route, two texts in one list are a pair.
+    requests = _in_parts("/predict", "inputs", [_text_or_pair(one) for one in _listed(items)], most, said)
+
+    def join(answers: list[Answer]) -> Predictions:
+        return _predictions([text for answer in answers for text in answer.json()], answers, requests)
+
+    return Plan(requests, join)
+
+
+def _text_or_pair(item: object) -> list[str]:
+    texts = [item] if isinstance(item, str) else list(item) if isinstance(item, tuple | list) else []
+    if len(texts) not in {1, 2} or not all(isinstance(text, str) for text in texts):
+        raise TypeError("an item is a text, or a pair of texts: a tuple of two")
+    return texts
+
+
+def classify(texts: str | Sequence[str], most: int, options: ClassifyOptions) -> Plan[Predictions]:
+    """The labels of each text."""
+    requests = _in_parts("/classify", "input", _listed(texts), most, _said(ClassifyOptions, options))
+
+    def join(answers: list[Answer]) -> Predictions:
+        return _predictions([text for answer in answers for text in answer.json()["data"]], answers, requests)
+
+    return Plan(requests, join)
+
+
+def _predictions(found: Sequence[Any], answers: Sequence[Answer], requests: Sequence[Request]) -> Predictions:
+    labels = [[_record(Prediction, one) for one in text] for text in found]
+    return Predictions(labels, _usage(answers, requests))
+
+
 def rerank(
     query: str, texts: Sequence[str], most: int, options: CompareOptions, *, raw_scores: bool
 ) -> Plan[Ranking]:
@@ -190,11 +247,10 @@ def rerank(
         ]
         found.sort(key=lambda one: (-one.score, one.index))
         ranked_by = answers[0].headers.get("x-conche-ranked-by", "bi-encoder")
-        together = ranked_by == "cross-encoder"  # query and text, so that no text is the query's alone
         if not raw_scores:
-            score = _sigmoid if together else partial(max, 0.0)
+            score = _sigmoid if ranked_by == "cross-encoder" else partial(max, 0.0)
             found = [Ranked(one.index, score(one.score)) for one in found]
-        return Ranking(found, ranked_by, _usage(answers, requests, before=0 if together else 1))
+        return Ranking(found, ranked_by, _usage(answers, requests))
 
     return Plan(requests, join)
 
@@ -227,7 +283,7 @@ def similarity(
 
     def join(answers: list[Answer]) -> Similarities:
         cosines = [float(cosine) for answer in answers for cosine in answer.json()]
-        return Similarities(cosines, _usage(answers, requests, before=1))
+        return Similarities(cosines, _usage(answers, requests))
 
     return Plan(requests, join)
 
@@ -429,7 +485,7 @@ def _parts(items: Sequence[Item], most: int) -> Iterator[tuple[int, list[Item]]]
     part: list[Item] = []
     first = characters = 0
     for index, item in enumerate(items):
-        size = len(item) if isinstance(item, str) else 0
+        size = _characters(item)
         if part and (len(part) == most or characters + size > MOST_CHARACTERS):
             yield first, part
             part, first, characters = [], index, 0
@@ -439,8 +495,15 @@ def _parts(items: Sequence[Item], most: int) -> Iterator[tuple[int, list[Item]]]
         yield first, part
 
 
+def _characters(item: object) -> int:
+    """Of a text, or of a pair; entries are not counted."""
+    if isinstance(item, list):
+        return sum(map(_characters, item))
+    return len(item) if isinstance(item, str) else 0
+
+
 def _in_parts(
-    path: str, name: str, items: Sequence[str], most: int, options: Mapping[str, object]
+    path: str, name: str, items: Sequence[object], most: int, options: Mapping[str, object]
 ) -> list[Request]:
     return [
         Request("POST", path, {name: part, **options}, items=name, first=first)
@@ -511,42 +574,37 @@ def _request_ids(answers: Sequence[Answer]) -> list[str]:
     return [answer.headers.get("x-request-id", "") for answer in answers]
 
 
-def _usage(answers: Sequence[Answer], requests: Sequence[Request], *, before: int = 0) -> Usage:
-    """What the headers of a call's answers say.
-
-    Args:
-        answers: to ``requests``.
-        requests: of one call.
-        before: texts that every request has before its part of the list: the query, say.
-    """
+def _usage(answers: Sequence[Answer], requests: Sequence[Request]) -> Usage:
+    """What the headers of a call's answers say; ``answers`` are to ``requests``, in order."""
     by_input: list[int] | None = []
     truncated: dict[int, int] = {}
     windows: dict[int, int] = {}
     empty: list[int] = []
     complete = True
-    for number, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+    for request, answer in zip(requests, answers, strict=True):
         listed = answer.headers.get("x-conche-tokens-by-input")
         if listed is None or by_input is None:
             by_input = None
         else:
-            by_input += [int(count) for count in listed.split(",")][before if number else 0 :]
+            by_input += [int(count) for count in listed.split(",")]
         for name, counts in (("x-conche-truncated", truncated), ("x-conche-windows", windows)):
             for one in filter(None, answer.headers.get(name, "").split(",")):
                 if one == "...":
                     complete = False
                     continue
                 index, value = one.split(":")
-                place = int(index) - before
-                counts[place if place < 0 else place + request.first] = int(value)
+                counts[-1 if index == "query" else int(index) + request.first] = int(value)
         for one in filter(None, answer.headers.get("x-conche-empty", "").split(",")):
             if one == "...":
                 complete = False
             else:
-                empty.append(int(one) - before + request.first)
+                empty.append(int(one) + request.first)
+    of_query = answers[0].headers.get("x-conche-tokens-query")
     return Usage(
         model=answers[0].headers.get("x-conche-model", ""),
         tokens=sum(int(answer.headers.get("x-conche-tokens", 0)) for answer in answers),
         tokens_by_input=by_input,
+        tokens_query=None if of_query is None else int(of_query),
         truncated=truncated,
         truncated_complete=complete,
         empty=empty,

@@ -38,9 +38,10 @@ class Usage:
     Attributes:
         model: the bundle's name.
         tokens: read, over all texts, special ones and prompts included.
-        tokens_by_input: per text; None if there were more than fit into the headers. In ``similarity``, and
-            in ``rerank`` by a bi-encoder, the source sentence's or query's come first; by a cross-encoder
-            they are of the query with each text.
+        tokens_by_input: per text of the list; None if there were more than fit into the headers. In
+            ``rerank`` by a cross-encoder they are of the query with each text.
+        tokens_query: of the source of ``similarity``, or of the query of ``rerank`` by a bi-encoder; else
+            None. Each request reads it, and ``tokens`` counts it each time.
         truncated: tokens cut off, by the text's position; -1 is the query of ``rerank`` or the source of
             ``similarity``.
         truncated_complete: whether that is all of them, or there were more than fit into the headers.
@@ -55,6 +56,7 @@ class Usage:
     model: str
     tokens: int
     tokens_by_input: list[int] | None
+    tokens_query: int | None
     truncated: dict[int, int]
     truncated_complete: bool
     empty: list[int]
@@ -151,6 +153,25 @@ class Entities(_Listed[list[Entity]]):
 
     def _items(self) -> list[list[Entity]]:
         return self.texts
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A label of a text or pair, and its score: 0 to 1, or the model's logit where those were asked for."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions(_Listed[list[Prediction]]):
+    """Per text or pair, in the order given, its labels, best first; itself a sequence of those lists."""
+
+    labels: list[list[Prediction]]
+    usage: Usage
+
+    def _items(self) -> list[list[Prediction]]:
+        return self.labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,15 +48,29 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryRead:
+    """What a list of texts was compared with, read by itself.
+
+    Attributes:
+        tokens: read.
+        truncated: cut off.
+    """
+
+    tokens: int
+    truncated: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """Texts in order.
 
     Attributes:
         order: best first; equals stay in the request's order.
         method: what the scores are of.
-        tokens: read; of the query, then of each text, or, by a cross-encoder, of the query with each text.
+        tokens: read of each text, or, by a cross-encoder, of the query with each text.
         truncated: cut off; the same.
-        empty: which of them held nothing to read; the same.
+        empty: places of the texts that held nothing to read.
+        query: what was read of the query by itself; None by a cross-encoder.
     """
 
     order: list[Ranked]
@@ -64,6 +78,12 @@ class Ranking:
     tokens: list[int]
     truncated: list[int]
     empty: list[int]
+    query: QueryRead | None = None
+
+    @property
+    def tokens_in_all(self) -> int:
+        """Read, the query's included."""
+        return sum(self.tokens) + (self.query.tokens if self.query is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +92,15 @@ class Comparison:
 
     Attributes:
         cosines: -1..1, of each sentence, in the order given.
-        tokens, truncated, empty: as of `Ranking`, the source first.
+        tokens, truncated, empty: as of `Ranking`, of each sentence.
+        source: what was read of the source.
     """
 
     cosines: list[float]
     tokens: list[int]
     truncated: list[int]
     empty: list[int]
+    source: QueryRead
 
 
 async def rank(
@@ -110,9 +132,10 @@ async def rank(
     return Ranking(
         _in_order(cosines, np.maximum(cosines, 0.0)),
         "bi-encoder",
-        asked.tokens + found.tokens,
-        asked.truncated + found.truncated,
-        [place + 1 for place in found.empty],
+        found.tokens,
+        found.truncated,
+        list(found.empty),
+        QueryRead(asked.tokens[0], asked.truncated[0]),
     )
 
 
@@ -170,5 +193,9 @@ async def similarities(
         raise EmptyInputError(f"{param}[0] holds nothing that the model reads", index=0, param=param)
     vectors = result.vectors.astype(np.float64)
     return Comparison(
-        (vectors[1:] @ vectors[0]).tolist(), result.tokens, result.truncated, list(result.empty)
+        (vectors[1:] @ vectors[0]).tolist(),
+        result.tokens[1:],
+        result.truncated[1:],
+        [place - 1 for place in result.empty],
+        QueryRead(result.tokens[0], result.truncated[0]),
     )

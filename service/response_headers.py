@@ -1,8 +1,14 @@
-"""What an answer says beside its body: model, tokens read, texts cut, windows used, and what it took."""
+"""What an answer says beside its body: model, tokens read, texts cut, windows used, and what it took.
+
+Headers about single texts count like errors do: a place is one in the list that was sent, from 0. What that
+list is compared with, the query of /rerank or the source sentence of /similarity, is in no list and is called
+``query``; a cross-encoder reads it with each text, so that there it is a part of each.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from service.relevance import QueryRead
 from service.request_work import RequestWork
 
 # Proxies refuse header blocks of more than 4 to 8 KiB.
@@ -15,20 +21,25 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
         "schema": {"type": "integer"},
     },
     "x-conche-tokens-by-input": {
-        "description": "Tokens read of each text, in order, comma-separated; first the query's of /rerank, "
-        "or the source sentence's of /similarity. A pair counts as one text: query and text for a "
-        "cross-encoder. Absent if there are more than fit.",
+        "description": "Tokens read of each text of the list sent, in order, comma-separated. A pair counts "
+        "as one text, and so do query and text for a cross-encoder. Absent if there are more than fit.",
         "schema": {"type": "string"},
+    },
+    "x-conche-tokens-query": {
+        "description": "Tokens read of what the list is compared with: the query, or the source sentence. "
+        "Absent where a cross-encoder reads it with each text.",
+        "schema": {"type": "integer"},
     },
     "x-conche-truncated": {
         "description": "`index:tokens_cut` of each text that was cut, comma-separated; ends in `...` if "
-        "there are more than fit. Absent if none was cut.",
+        "there are more than fit. The index is that in the list sent; `query:tokens_cut`, which comes first, "
+        "is of the query or source sentence. Absent if nothing was cut.",
         "schema": {"type": "string"},
     },
     "x-conche-empty": {
-        "description": "Which texts held nothing to read, by place, comma-separated (in /rerank and "
-        "/similarity counted as in x-conche-tokens-by-input); ends in `...` if there are more than fit. "
-        "Absent if none did; setting `CONCHE_EMPTY_INPUT` says whether such texts are taken.",
+        "description": "Which texts held nothing to read, by index in the list sent, comma-separated; ends "
+        "in `...` if there are more than fit. Absent if none did; setting `CONCHE_EMPTY_INPUT` says whether "
+        "such texts are taken.",
         "schema": {"type": "string"},
     },
     "x-conche-ranked-by": {
@@ -101,19 +112,30 @@ def work_headers(work: RequestWork, *, total_seconds: float) -> dict[str, str]:
 
 
 def reading_headers(
-    model_id: str, tokens: Sequence[int], truncated: Sequence[int], empty: Sequence[int] = ()
+    model_id: str,
+    tokens: Sequence[int],
+    truncated: Sequence[int],
+    empty: Sequence[int] = (),
+    *,
+    query: QueryRead | None = None,
 ) -> dict[str, str]:
-    """Headers of an answer of embedders and classifiers.
+    """Headers of an answer of embedders, classifiers and their tokenizers.
 
     Args:
         model_id: of the model.
-        tokens: read, per text.
+        tokens: read, per text of the list.
         truncated: tokens cut off, per text.
         empty: places of the texts that held nothing to read.
+        query: what the texts were compared with, if that was read by itself.
     """
-    headers = {"x-conche-model": model_id, **_tokens(tokens), **empty_headers(empty)}
-    cut = _by_index(truncated, above=0)
-    return headers | {"x-conche-truncated": cut} if cut else headers
+    headers = {"x-conche-model": model_id, **_tokens(tokens), **_empty(empty)}
+    cut = [f"{index}:{count}" for index, count in enumerate(truncated) if count > 0]
+    if query is not None:
+        headers["x-conche-tokens"] = str(sum(tokens) + query.tokens)
+        headers["x-conche-tokens-query"] = str(query.tokens)
+        if query.truncated:
+            cut.insert(0, f"query:{query.truncated}")
+    return headers | {"x-conche-truncated": _listed(cut)} if cut else headers
 
 
 def tagging_headers(model_id: str, tokens: Sequence[int], windows: Sequence[int]) -> dict[str, str]:
@@ -122,15 +144,14 @@ def tagging_headers(model_id: str, tokens: Sequence[int], windows: Sequence[int]
         "x-conche-model": model_id,
         **_tokens(tokens),
         "x-conche-windows-total": str(sum(windows)),
-        **empty_headers([index for index, count in enumerate(windows) if count == 0]),
+        **_empty([index for index, count in enumerate(windows) if count == 0]),
     }
-    split = _by_index(windows, above=1)
-    return headers | {"x-conche-windows": split} if split else headers
+    split = [f"{index}:{count}" for index, count in enumerate(windows) if count > 1]
+    return headers | {"x-conche-windows": _listed(split)} if split else headers
 
 
-def empty_headers(empty: Sequence[int]) -> dict[str, str]:
-    """The header that lists texts without anything to read; none if there are none."""
-    return {"x-conche-empty": _listed(map(str, empty))} if empty else {}
+def _empty(places: Sequence[int]) -> dict[str, str]:
+    return {"x-conche-empty": _listed(map(str, places))} if places else {}
 
 
 def _tokens(tokens: Sequence[int]) -> dict[str, str]:
@@ -140,10 +161,6 @@ def _tokens(tokens: Sequence[int]) -> dict[str, str]:
     if 0 < len(by_input) <= _MAX_LIST_CHARACTERS:
         headers["x-conche-tokens-by-input"] = by_input
     return headers
-
-
-def _by_index(counts: Sequence[int], *, above: int) -> str:
-    return _listed(f"{index}:{count}" for index, count in enumerate(counts) if count > above)
 
 
 def _listed(items: Iterable[str]) -> str:

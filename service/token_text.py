@@ -1,6 +1,7 @@
 """Texts as the tokens of an embedding model, and ids as text: what /tokenize and /decode answer with."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import orjson
@@ -13,6 +14,21 @@ from service.inference import Embedder
 from service.token_ids import TokenIdsError
 
 
+@dataclass(frozen=True, slots=True)
+class TokenLists:
+    """The tokens of texts.
+
+    Attributes:
+        encoded: JSON list of them, per text, as ``tei_schemas.Token``.
+        tokens: how many, per text.
+        empty: places of texts of which no token is a part.
+    """
+
+    encoded: bytes
+    tokens: list[int]
+    empty: list[int]
+
+
 async def tokens_of(
     embedder: Embedder,
     texts: Sequence[str],
@@ -21,8 +37,8 @@ async def tokens_of(
     add_special_tokens: bool,
     param: str,
     max_bytes: int,
-) -> bytes:
-    """JSON list of the tokens of each text, as ``tei_schemas.Token``; made in the tokenising threads.
+) -> TokenLists:
+    """The tokens of each text; made in the tokenising threads.
 
     Args:
         embedder: whose tokenizer it is.
@@ -39,7 +55,7 @@ async def tokens_of(
     """
     written = 0
 
-    def work(first: int, piece: Sequence[str]) -> list[bytes]:
+    def work(first: int, piece: Sequence[str]) -> list[tuple[bytes, int, bool]]:
         try:
             encodings = embedder.tokenizer.encode_batch(
                 [prefix + text for text in piece], add_special_tokens=add_special_tokens
@@ -53,16 +69,21 @@ async def tokens_of(
                 param=param,
             ) from error
         nonlocal written
-        tokens = []
+        found = []
         for encoding, text in zip(encodings, piece, strict=True):
-            tokens.append(_encode(encoding, text, len(prefix)))
-            written += len(tokens[-1]) + 1
+            encoded, empty = _encode(encoding, text, len(prefix))
+            found.append((encoded, len(encoding), empty))
+            written += len(encoded) + 1
             if written > max_bytes:
                 raise AnswerTooLargeError(max_bytes)
-        return tokens
+        return found
 
-    pieces = await embedder.in_tokenizing_thread(texts, work, [len(text) for text in texts])
-    return b"[" + b",".join(pieces) + b"]"
+    found = await embedder.in_tokenizing_thread(texts, work, [len(text) for text in texts])
+    return TokenLists(
+        b"[" + b",".join(encoded for encoded, _, _ in found) + b"]",
+        [count for _, count, _ in found],
+        [place for place, (_, _, empty) in enumerate(found) if empty],
+    )
 
 
 async def decode_ids(
@@ -90,15 +111,18 @@ async def decode_ids(
     return await embedder.in_tokenizing_thread(ids, work, [len(sequence) for sequence in ids])
 
 
-def _encode(encoding: Encoding, text: str, prefix_length: int) -> bytes:
+def _encode(encoding: Encoding, text: str, prefix_length: int) -> tuple[bytes, bool]:
+    """JSON list of a text's tokens, and whether none of them is a part of it."""
     # [n + 1]: the byte at which each code point starts.
     starts = [0, *accumulate(len(character.encode()) for character in text)]
     tokens = []
+    empty = True
     for token_id, name, special, (first, last) in zip(
         encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
     ):
         start, stop = max(first - prefix_length, 0), last - prefix_length
         own = not special and stop > 0
+        empty = empty and not (own and text[start:stop].strip())
         tokens.append(
             {
                 "id": token_id,
@@ -108,4 +132,4 @@ def _encode(encoding: Encoding, text: str, prefix_length: int) -> bytes:
                 "stop": starts[stop] if own else None,
             }
         )
-    return orjson.dumps(tokens)
+    return orjson.dumps(tokens), empty

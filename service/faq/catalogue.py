@@ -91,11 +91,13 @@ class Found:
     Attributes:
         hits: best first.
         default_answer: the collection's, if there are no hits; None if there are, or if it has none.
+        tokens: read of the query, prompt and special tokens included.
         empty: whether there was nothing to read in the query, and so nothing to find.
     """
 
     hits: list[FoundHit]
     default_answer: str | None
+    tokens: int
     empty: bool = False
 
 
@@ -284,7 +286,7 @@ class FaqCatalogue:
         for place, hits in enumerate(lists):
             sure = [one for one in hits if one.confidence >= (least or 0.0)]
             default_answer = None if sure else live.info.default_answer
-            found.append(Found(sure, default_answer, empty=place in embedded.empty))
+            found.append(Found(sure, default_answer, embedded.tokens[place], empty=place in embedded.empty))
         if self._observer is not None:
             self._observer.on_search(
                 unanswered=sum(not one.hits for one in found),

@@ -141,13 +141,15 @@ async def rerank_documents(
         )
         for one in ranking.order[: body.top_n]
     ]
-    tokens = sum(ranking.tokens)
+    tokens = ranking.tokens_in_all
     answer = RerankResponse(
         results=results,
         model=ranker.model_id,
         usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
     )
-    headers = reading_headers(ranker.model_id, ranking.tokens, ranking.truncated, ranking.empty)
+    headers = reading_headers(
+        ranker.model_id, ranking.tokens, ranking.truncated, ranking.empty, query=ranking.query
+    )
     return Response(
         answer.model_dump_json(exclude_none=True),
         media_type="application/json",

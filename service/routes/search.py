@@ -16,7 +16,7 @@ from service.errors import (
 from service.faq.catalogue import FoundHit
 from service.http_errors import FAQ_ERRORS, documented
 from service.json_body import StrictJsonRoute
-from service.response_headers import documented_headers, empty_headers
+from service.response_headers import documented_headers, reading_headers
 from service.result_json import encode_results
 from service.schemas import SEARCH_EXAMPLES, SearchRequest, SearchResponse
 
@@ -37,7 +37,11 @@ SEARCH_ERRORS = (
     response_model=SearchResponse,
     responses={
         **documented(*SEARCH_ERRORS),
-        200: {"headers": documented_headers("x-conche-model", "x-conche-empty")},
+        200: {
+            "headers": documented_headers(
+                "x-conche-model", "x-conche-tokens", "x-conche-tokens-by-input", "x-conche-empty"
+            )
+        },
     },
 )
 async def search(
@@ -72,10 +76,12 @@ async def search(
     return Response(
         b'{"results":' + results + b"}",
         media_type="application/json",
-        headers={
-            "x-conche-model": catalogue.model_id,
-            **empty_headers([place for place, one in enumerate(found) if one.empty]),
-        },
+        headers=reading_headers(
+            catalogue.model_id,
+            [one.tokens for one in found],
+            [],  # a query is never cut
+            [place for place, one in enumerate(found) if one.empty],
+        ),
     )
 
 

@@ -34,9 +34,23 @@ from service.vector_json import BYTES_PER_NUMBER, encode_token_vectors
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["text-embeddings-inference"])
 
-RESPONSES = {**documented(*EMBEDDING_ERRORS), 200: {"headers": HEADERS}}
-RANKED = {**RESPONSES, 200: {"headers": {**HEADERS, **documented_headers("x-conche-ranked-by")}}}
+COMPARED = {
+    **documented(*EMBEDDING_ERRORS),
+    200: {"headers": {**HEADERS, **documented_headers("x-conche-tokens-query")}},
+}
+RANKED = {
+    **COMPARED,
+    200: {"headers": {**HEADERS, **documented_headers("x-conche-tokens-query", "x-conche-ranked-by")}},
+}
 LARGE = {**documented(*EMBEDDING_ERRORS, AnswerTooLargeError), 200: {"headers": HEADERS}}
+CUT_INTO_TOKENS = {
+    **documented(*EMBEDDING_ERRORS, AnswerTooLargeError),
+    200: {
+        "headers": documented_headers(
+            "x-conche-model", "x-conche-tokens", "x-conche-tokens-by-input", "x-conche-empty"
+        )
+    },
+}
 NAMED = {
     **documented(*EMBEDDING_ERRORS, AnswerTooLargeError),
     200: {"headers": documented_headers("x-conche-model")},
@@ -80,7 +94,7 @@ async def embed_all(
     "/similarity",
     response_model=list[float],
     response_description="Per sentence, in the order sent, its cosine with the source sentence.",
-    responses=RESPONSES,
+    responses=COMPARED,
 )
 async def compare(
     body: Annotated[SimilarityRequest, Body(openapi_examples=SIMILARITY_EXAMPLES)],
@@ -109,7 +123,13 @@ async def compare(
     return Response(
         orjson.dumps(compared.cosines),
         media_type="application/json",
-        headers=reading_headers(embedder.model_id, compared.tokens, compared.truncated, compared.empty),
+        headers=reading_headers(
+            embedder.model_id,
+            compared.tokens,
+            compared.truncated,
+            compared.empty,
+            query=compared.source,
+        ),
     )
 
 
@@ -146,7 +166,9 @@ async def rerank(
     for text in ranking.order:
         one: dict[str, Any] = {"index": text.index, "score": text.raw if body.raw_scores else text.score}
         found.append(one | {"text": body.texts[text.index]} if body.return_text else one)
-    headers = reading_headers(ranker.model_id, ranking.tokens, ranking.truncated, ranking.empty)
+    headers = reading_headers(
+        ranker.model_id, ranking.tokens, ranking.truncated, ranking.empty, query=ranking.query
+    )
     return Response(
         orjson.dumps(found),
         media_type="application/json",
@@ -158,7 +180,7 @@ async def rerank(
     "/tokenize",
     response_model=list[list[Token]],
     response_description="Per text, in the order sent, its tokens.",
-    responses=NAMED,
+    responses=CUT_INTO_TOKENS,
 )
 async def tokenize(
     body: Annotated[TokenizeRequest, Body(openapi_examples=TOKENIZE_EXAMPLES)],
@@ -172,7 +194,7 @@ async def tokenize(
     named = prompt if body.prompt_name is None else body.prompt_name
     # Without a word about prompts the tokens are those of the text alone.
     prefix = "" if named is None else prompt_of(embedder.manifest, named, param="prompt_name")
-    tokens = await tokens_of(
+    result = await tokens_of(
         embedder,
         body.inputs,
         prefix=prefix,
@@ -180,7 +202,11 @@ async def tokenize(
         param="inputs",
         max_bytes=settings.limits.max_answer_bytes,
     )
-    return Response(tokens, media_type="application/json", headers={"x-conche-model": embedder.model_id})
+    return Response(
+        result.encoded,
+        media_type="application/json",
+        headers=reading_headers(embedder.model_id, result.tokens, [], result.empty),
+    )
 
 
 @router.post(

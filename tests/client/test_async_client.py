@@ -103,7 +103,10 @@ async def test_rerank_and_similarity(conche: AsyncClient) -> None:
     assert ranking[0].score >= ranking[1].score
     cosines = await conche.similarity("hello", ["world", "hello"], prompt_name="none")
     assert cosines[1] == pytest.approx(1, abs=1e-5)
-    assert len(cosines.usage.tokens_by_input or []) == 3
+    assert len(cosines.usage.tokens_by_input or []) == 2
+    assert cosines.usage.tokens == sum(cosines.usage.tokens_by_input or []) + (
+        cosines.usage.tokens_query or 0
+    )
 
 
 async def test_rerank_by_a_cross_encoder_in_parts(models_folder: Path) -> None:
@@ -121,8 +124,46 @@ async def test_rerank_by_a_cross_encoder_in_parts(models_folder: Path) -> None:
     assert [one.score for one in ranking] == pytest.approx([one["score"] for one in whole], abs=1e-6)
     assert [one.score for one in raw] != [one.score for one in ranking]
     assert len(ranking.usage.tokens_by_input or []) == len(texts)
+    assert ranking.usage.tokens_query is None
     assert by_vectors.ranked_by == "bi-encoder"
-    assert len(by_vectors.usage.tokens_by_input or []) == len(texts) + 1
+    assert len(by_vectors.usage.tokens_by_input or []) == len(texts)
+    assert by_vectors.usage.tokens_query
+
+
+async def test_predict_and_classify(conche: AsyncClient) -> None:
+    """Texts and pairs to labels, best first; two texts in a list are two texts."""
+    found = await conche.predict(["refund", ("hello", "refund"), "shipping"])
+    assert [labels[0].label for labels in found] == ["refund", "other", "delivery"]
+    assert sum(one.score for one in found[1]) == pytest.approx(1)
+    assert len(found.usage.tokens_by_input or []) == 3
+    assert found.usage.model == "tiny-classifier"
+    (best,) = (await conche.predict("refund", top_k=1, function_to_apply="none"))[0]
+    (logits,) = await conche.predict("refund", raw_scores=True)
+    assert best == logits[0]
+    classified = await conche.classify(["refund", LONG], truncate=True, raw_scores=True)
+    assert classified[0] == logits
+    assert list(classified.usage.truncated) == [1]
+    with pytest.raises(InvalidRequestError, match=r"the second text of inputs\[0\] is empty"):
+        await conche.predict([("a", "")])
+
+
+async def test_predictions_in_parts_are_those_of_the_whole(conche: AsyncClient, models_folder: Path) -> None:
+    """And what is wrong with one names its place in the caller's list."""
+    items = ["refund", ("hello", "refund"), "shipping"]
+    async with running(tiny_settings(models_folder)) as http:
+        client = client_of(http, batch_size=1)
+        parted = await client.predict(items)
+        classified = await client.classify(["refund", "shipping"])
+        with pytest.raises(InvalidRequestError, match=r"inputs\[1\] is empty") as raised:
+            await client.predict(["a", " "])
+        assert raised.value.index == 1
+        with pytest.raises(InvalidRequestError, match=r"input\[1\] is empty"):
+            await client.classify(["a", " "])
+    whole = await conche.predict(items)
+    for one, other in zip(parted, whole, strict=True):
+        assert [each.label for each in one] == [each.label for each in other]
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-6)
+    assert [labels[0].label for labels in classified] == ["refund", "delivery"]
 
 
 async def test_the_server_describes_itself(conche: AsyncClient) -> None:

@@ -255,6 +255,17 @@ async def test_long_texts_are_parted_by_their_characters_too(call: Caller) -> No
     assert [len(body["inputs"]) for body in stub.bodies] == [1, 2, 1]
 
 
+async def test_pairs_are_parted_by_the_characters_of_both(call: Caller) -> None:
+    """Each text in a list of its own, since two in one list are a pair to the route."""
+    labels = httpx.Response(200, json=[[{"label": "x", "score": 1.0, "rank": 3}]])
+    stub = Stub([labels] * 2)
+    pair = ("a" * 1_000_000, "b" * 1_000_000)
+    found = await call(stub, lambda client: client.predict([pair, "c"], top_k=1))
+    assert [body["inputs"] for body in stub.bodies] == [[list(pair)], [["c"]]]
+    assert all(body["parameters"] == {"top_k": 1} for body in stub.bodies)
+    assert [one.label for one in found[1]] == ["x"]
+
+
 async def test_an_error_in_a_later_part_names_the_callers_position(call: Caller) -> None:
     """The server counts from the beginning of its own request."""
     refusal = error(422, "empty_input", error="inputs[1] is empty", index=1, param="inputs")
@@ -269,14 +280,20 @@ async def test_a_ranking_in_parts_is_one_ranking(call: Caller) -> None:
 
     def part(*scores: float) -> httpx.Response:
         ranked = sorted(enumerate(scores), key=lambda one: -one[1])
-        headers = {"x-conche-tokens": "5", "x-conche-tokens-by-input": "1,2,2", "x-conche-truncated": "0:8"}
+        headers = {
+            "x-conche-tokens": "5",
+            "x-conche-tokens-by-input": "2,2",
+            "x-conche-tokens-query": "1",
+            "x-conche-truncated": "query:8,1:3",
+        }
         return httpx.Response(200, json=[{"index": n, "score": s} for n, s in ranked], headers=headers)
 
     stub = Stub([part(-0.5, 0.2), part(0.9, -0.1)])
     ranking = await call(stub, lambda client: client.rerank("q", ["a", "b", "c", "d"]), batch_size=2)
     assert [(one.index, one.score) for one in ranking] == [(2, 0.9), (1, 0.2), (3, 0.0), (0, 0.0)]
-    assert ranking.usage.tokens_by_input == [1, 2, 2, 2, 2]
-    assert ranking.usage.truncated == {-1: 8}
+    assert ranking.usage.tokens_by_input == [2, 2, 2, 2]
+    assert (ranking.usage.tokens_query, ranking.usage.tokens) == (1, 10)
+    assert ranking.usage.truncated == {-1: 8, 1: 3, 3: 3}
     raw = await call(Stub([part(-0.5, 0.2)]), lambda client: client.rerank("q", ["a", "b"], raw_scores=True))
     assert [one.score for one in raw] == [0.2, -0.5]
 
@@ -288,8 +305,12 @@ async def test_a_misspelt_option_is_refused_before_anything_is_sent(call: Caller
         lambda client: client.search("a", top=1),
         lambda client: client.faq().patch("one", anwser="b"),
         lambda client: client.faq().delete_many(),
+        lambda client: client.classify("a", top_k=1),
+        lambda client: client.predict([("a", "b", "c")]),
+        lambda client: client.predict([["a", 1]]),
+        lambda client: client.predict([b"a"]),
     ):
-        with pytest.raises(TypeError, match=r"no such option|say either"):
+        with pytest.raises(TypeError, match=r"no such option|say either|a pair of texts"):
             await call(Stub([]), wrong)
 
 

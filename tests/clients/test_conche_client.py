@@ -49,6 +49,21 @@ def test_entities_order_and_comparison(url: str) -> None:
         assert near > far
 
 
+def test_labels_of_texts_and_pairs(url_of_one_that_classifies: str) -> None:
+    """The numbers of plain HTTP, one route and the other."""
+    items = ["refund", ("hello", "refund")]
+    body = {"inputs": [["refund"], ["hello", "refund"]], "raw_scores": True}
+    plain = httpx.post(f"{url_of_one_that_classifies}/predict", json=body).json()
+    with Client(url_of_one_that_classifies) as conche:
+        found = conche.predict(items, raw_scores=True)
+        (classified,) = conche.classify("refund", raw_scores=True)
+    for labels, expected in zip((*found, classified), (*plain, plain[0]), strict=True):
+        assert [one.label for one in labels] == [one["label"] for one in expected]
+        np.testing.assert_allclose(
+            [one.score for one in labels], [one["score"] for one in expected], atol=1e-5
+        )
+
+
 def test_a_faq_from_beginning_to_end(url_of_one_with_a_faq: str) -> None:
     """Written, found, read, deleted."""
     with Client(url_of_one_with_a_faq) as conche:

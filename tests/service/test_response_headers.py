@@ -1,5 +1,6 @@
 """What the headers say about each text, within what proxies let through."""
 
+from service.relevance import QueryRead
 from service.request_work import RequestWork
 from service.response_headers import reading_headers, tagging_headers, work_headers
 
@@ -12,6 +13,21 @@ def test_only_texts_that_were_cut_are_listed() -> None:
         "x-conche-tokens-by-input": "3,4",
     }
     assert reading_headers("m", [3, 4, 5], [0, 120, 7])["x-conche-truncated"] == "1:120,2:7"
+
+
+def test_what_a_list_is_compared_with_is_in_no_list() -> None:
+    """Places are those of the texts that were sent, whether or not something was read beside them."""
+    headers = reading_headers("m", [3, 4], [0, 7], [0], query=QueryRead(5, 0))
+    assert headers == {
+        "x-conche-model": "m",
+        "x-conche-tokens": "12",
+        "x-conche-tokens-by-input": "3,4",
+        "x-conche-tokens-query": "5",
+        "x-conche-empty": "0",
+        "x-conche-truncated": "1:7",
+    }
+    both = reading_headers("m", [3, 4], [0, 7], query=QueryRead(5, 9))
+    assert both["x-conche-truncated"] == "query:9,1:7"
 
 
 def test_tokens_by_input_are_told_while_all_of_them_fit() -> None:

@@ -59,15 +59,15 @@ async def test_by_default_one_is_refused_with_its_place(
     assert _code(answer) == ("empty_input", param, 1)
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if route != "/tokenize"])
+@pytest.mark.parametrize("route", ROUTES)
 async def test_where_they_are_read_they_are_named(reading: httpx.AsyncClient, route: str) -> None:
-    """One answer per text, and a header that says which of them say nothing."""
+    """One answer per text, and a header that says which of them say nothing, by place in the list sent."""
     texts = ["hello world", *EMPTY, "Tim Cook"]
     _, body = _bodies(texts)[route]
     answer = await reading.post(route, json=body)
     assert answer.status_code == 200, answer.text
-    before = 1 if route in {"/similarity", "/rerank", "/v1/rerank"} else 0  # the query counts
-    assert answer.headers["x-conche-empty"] == ",".join(str(place + before) for place in (1, 2, 3))
+    assert answer.headers["x-conche-empty"] == "1,2,3"
+    assert len(answer.headers["x-conche-tokens-by-input"].split(",")) == len(texts)
     found = answer.json()
     rows = found.get("data") or found.get("results") if isinstance(found, dict) else found
     assert len(rows) == len(texts)

@@ -54,6 +54,18 @@ async def test_a_faulty_sentence_is_named_as_it_was_sent(
     assert param in error["error"]
 
 
+async def test_headers_of_a_comparison_count_the_sentences_alone(client: httpx.AsyncClient) -> None:
+    """As errors do: the source sentence is in no list."""
+    sentences = ["a", "hello " * 200]
+    inputs = {"source_sentence": "hello " * 99, "sentences": sentences}
+    answer = await client.post("/similarity", json={"inputs": inputs, "parameters": {"truncate": True}})
+    query, second = answer.headers["x-conche-truncated"].split(",")
+    assert (query.split(":")[0], second.split(":")[0]) == ("query", "1")
+    by_input = [int(count) for count in answer.headers["x-conche-tokens-by-input"].split(",")]
+    assert by_input[1] == int(answer.headers["x-conche-tokens-query"]) == 64
+    assert int(answer.headers["x-conche-tokens"]) == sum(by_input) + 64
+
+
 async def test_texts_are_ranked_best_first(client: httpx.AsyncClient) -> None:
     """Equals stay as sent; the raw score is the cosine, the other one lies within 0 and 1."""
     body = {"query": "return my order", "texts": ["hello", "how do I return my order", "hello"]}
@@ -78,7 +90,12 @@ async def test_a_query_too_long_is_named_as_the_query(client: httpx.AsyncClient)
         assert "[0]" not in error["error"]
         cut = await client.post("/rerank", json=body | {"truncate": True, "truncation_direction": "left"})
         assert cut.status_code == 200
-        assert "x-conche-truncated" in cut.headers
+        (place, _) = cut.headers["x-conche-truncated"].split(":")
+        assert place == ("query" if index is None else str(index))
+        by_input = [int(count) for count in cut.headers["x-conche-tokens-by-input"].split(",")]
+        assert len(by_input) == len(body["texts"])
+        of_query = int(cut.headers["x-conche-tokens-query"])
+        assert int(cut.headers["x-conche-tokens"]) == sum(by_input) + of_query
 
 
 @pytest.fixture
