@@ -148,8 +148,7 @@ class TaggedText:
     Attributes:
         entities: in order; without overlap, unless tokens were asked for (strategy ``none``).
         windows: in which the text was read, equal ones in one run; 0 = it holds nothing that the model reads.
-        tokens: read of the text, special tokens included; of a word that takes several windows, those of the
-            first.
+        tokens: of the text, all of which are read; special tokens included.
     """
 
     entities: list[Entity]
@@ -847,13 +846,7 @@ class EntityTagger(_Served):
             return []
 
         def read(_: int, chunk: Sequence[str]) -> list[Document]:
-            return read_documents(
-                chunk,
-                self._model.tokenizer,
-                max_tokens=self._max_tokens,
-                # The other strategies look at every token of a word.
-                words_only=options.strategy == "viterbi",
-            )
+            return read_documents(chunk, self._model.tokenizer, max_tokens=self._max_tokens)
 
         with self._model.request():
             sizes = [len(text) for text in texts]

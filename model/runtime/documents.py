@@ -63,19 +63,16 @@ class Document:
     @property
     def tokens(self) -> int:
         """That the windows read of all paragraphs, special tokens included; overlaps count once."""
-        return sum(_tokens_read(paragraph) for paragraph in self.paragraphs)
+        return sum(len(paragraph.tokenized) for paragraph in self.paragraphs)
 
 
-def read_documents(
-    texts: Sequence[str], tokenizer: Tokenizer, *, max_tokens: int, words_only: bool = False
-) -> list[Document]:
+def read_documents(texts: Sequence[str], tokenizer: Tokenizer, *, max_tokens: int) -> list[Document]:
     """Cut each text into paragraphs, tokenise them, plan their windows.
 
     Args:
         texts: any length.
         tokenizer: of the bundle.
         max_tokens: in a window, special tokens included.
-        words_only: plan no windows but those in which a word begins; as `plan_windows`.
 
     Raises:
         NotTextError: a text holds half of a surrogate pair.
@@ -90,20 +87,9 @@ def read_documents(
     for (index, start, _), part, (_, kept), tokens in zip(places, parts, seen, tokenized, strict=True):
         own = tokens if kept is None else replace(tokens, offsets=_in_source(tokens.offsets, kept))
         has_words = any(word_id is not None for word_id in own.word_ids)
-        windows = []
-        if has_words:
-            windows = plan_windows(part, own, max_tokens=max_tokens, words_only=words_only)
+        windows = plan_windows(part, own, max_tokens=max_tokens) if has_words else []
         documents[index].paragraphs.append(Paragraph(start, part, own, windows))
     return documents
-
-
-def _tokens_read(paragraph: Paragraph) -> int:
-    if len(paragraph.windows) < 2:
-        return len(paragraph.windows[0].positions) if paragraph.windows else len(paragraph.tokenized)
-    read = np.zeros(len(paragraph.tokenized), dtype=np.bool_)
-    for window in paragraph.windows:
-        read[window.positions] = True
-    return int(read.sum())
 
 
 def paragraphs(text: str) -> list[tuple[int, int]]:

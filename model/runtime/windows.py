@@ -41,12 +41,12 @@ def plan_windows(
     *,
     max_tokens: int,
     overlap: int | None = None,
-    words_only: bool = False,
 ) -> list[Window]:
     """Cut a text into windows, one if it fits.
 
     Windows end behind a sentence if one ends in their second half, else between words, else anywhere; they
-    begin likewise, up to ``overlap`` tokens before the end of the one before.
+    begin likewise, up to ``overlap`` tokens before the end of the one before. So a word longer than a window
+    is read whole too, window by window, though its first token decides for it as for any word (``tagging``).
 
     Args:
         text: the caller's text.
@@ -54,9 +54,6 @@ def plan_windows(
         max_tokens: in a window, special tokens included.
         overlap: tokens of text shared by neighbours, at most a quarter of a window's room; by default that
             quarter or 64, whichever is less.
-        words_only: leave out windows in which no word begins. A word's first token decides for it
-            (``tagging``), so nobody asks what such a window gives: a "word" of a million letters has one
-            window, not hundreds. Where nothing was read, `stitch` leaves zeros.
 
     Raises:
         ValueError: no room for text, or ``overlap`` out of range.
@@ -82,8 +79,7 @@ def plan_windows(
         if stop < last:
             least = start + room // 2 + 1
             stop = _latest(sentence_starts, least, stop) or _latest(word_starts, least, stop) or stop
-        if not words_only or _earliest(word_starts, start, stop) is not None:
-            windows.append(_window(tokenized, start, stop, first, last))
+        windows.append(_window(tokenized, start, stop, first, last))
         if stop == last:
             return windows
         earliest = stop - shared
@@ -100,7 +96,7 @@ def stitch(windows: Sequence[Window], outputs: Sequence[NDArray[np.float32]]) ->
         outputs: [n_i, L] each, without padding.
 
     Returns:
-        [S, L] for the whole text. Special tokens have the first window's values, tokens in no window zeros.
+        [S, L] for the whole text. Special tokens have the first window's values.
     """
     count = 1 + max(int(window.positions.max(initial=0)) for window in windows)
     stitched = np.zeros((count, outputs[0].shape[-1]), dtype=np.float32)

@@ -18,7 +18,9 @@ CASES = os.environ.get("FUZZ_CASES", "4")  # of each operation and kind of data
 
 def test_no_generated_request_finds_a_fault(models_folder: Path, tmp_path: Path) -> None:
     """No 5xx, no answer that the document does not have, nothing taken that it forbids."""
-    process = _start(models_folder, "--admin", "true", "--log-level", "error")
+    process = _start(
+        models_folder, "--admin", "true", "--classifier-bundle", "tiny-classifier", "--log-level", "error"
+    )
     try:
         ran = subprocess.run(
             [

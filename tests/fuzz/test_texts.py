@@ -24,6 +24,8 @@ ROUTES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "/ner": lambda texts: {"inputs": texts},
     "/tokenize": lambda texts: {"inputs": texts},
     "/search": lambda texts: {"query": texts},
+    "/predict": lambda texts: {"inputs": [[text] for text in texts], "truncate": True},
+    "/classify": lambda texts: {"input": texts, "truncate": True},
     "/rerank": lambda texts: {"query": "refund", "texts": texts, "truncate": True},
     "/similarity": lambda texts: {
         "inputs": {"source_sentence": "refund", "sentences": texts},

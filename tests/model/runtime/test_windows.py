@@ -210,41 +210,23 @@ def test_a_longer_text_takes_no_more_work_per_character(unit: str) -> None:
         "北京" * 40 + "b" * 200 + "张三",
     ],
 )
-def test_windows_in_which_no_word_begins_decide_nothing(engine: OnnxRuntimeEngine, text: str) -> None:
-    """A word's first token decides; without the others' windows the entities are the same, to the bit."""
+def test_a_word_longer_than_a_window_is_read_whole(engine: OnnxRuntimeEngine, text: str) -> None:
+    """Every token of it, in several windows; and the answer is that of a model without a limit."""
     tokenizer = tiny_tokenizer()
     tokenizer.model = models.WordPiece(
         tokenizer.get_vocab(), unk_token="[UNK]", max_input_chars_per_word=10_000
     )
     (tokenized,) = Tokenizer(tokenizer).tokenize([text])
+    alone = [tokenized.input_ids[place : place + 1] for place in range(len(tokenized))]
+    logits = engine.run(pad_batch(alone, 0), ["logits"])["logits"][:, 0]
     found = []
     counts = []
-    for words_only in (False, True):
-        windows = plan_windows(text, tokenized, max_tokens=32, words_only=words_only)
-        logits = engine.run(pad_batch([window.input_ids for window in windows], 0), ["logits"])["logits"]
-        rows = [logits[index, : len(window.input_ids)] for index, window in enumerate(windows)]
-        found.append(
-            find_entities(text, tokenized.offsets, tokenized.word_ids, stitch(windows, rows), DECODER)
-        )
+    for max_tokens in (32, len(tokenized)):
+        windows = plan_windows(text, tokenized, max_tokens=max_tokens)
+        assert set(np.concatenate([window.positions for window in windows])) == set(range(len(tokenized)))
+        stitched = stitch(windows, [logits[window.positions] for window in windows])
+        found.append(find_entities(text, tokenized.offsets, tokenized.word_ids, stitched, DECODER))
         counts.append(len(windows))
-    assert found[1] == found[0]
-    assert counts[1] < counts[0] - 2
-
-
-def test_a_word_of_any_length_is_one_window() -> None:
-    """And ordinary text keeps all of its windows."""
-    ordinary = "Tim Cook works in Paris. " * 40
-    (tokenized,) = TINY.tokenize([ordinary])
-    assert len(plan_windows(ordinary, tokenized, max_tokens=32, words_only=True)) == len(
-        plan_windows(ordinary, tokenized, max_tokens=32)
-    )
-    count = 1000
-    word = "x" * count
-    long = TokenizedText(
-        input_ids=np.arange(count),
-        offsets=np.stack([np.arange(count), np.arange(count) + 1], axis=1),
-        word_ids=[0] * count,
-        special=np.zeros(count, dtype=np.bool_),
-    )
-    (window,) = plan_windows(word, long, max_tokens=32, words_only=True)
-    assert window.positions.tolist() == list(range(32))
+    assert found[0] == found[1]
+    assert counts[0] > 4
+    assert counts[1] == 1
