@@ -13,6 +13,7 @@ The errors defined here are those that only HTTP can make: a body that is no JSO
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -108,6 +109,8 @@ class RequestTimeoutError(UnavailableError):
 
 # Of an OpenAPI response: the codes that its body may have.
 _CODES: Final = "x-error-codes"
+# A field that there is not is named if it could be one, mistyped; any other key may be a text.
+_FIELD_NAME: Final = re.compile("[A-Za-z_]{1,20}")
 
 STATUS: dict[type[ServiceError], HTTPStatus] = {  # looked up along the MRO
     ServiceError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -337,9 +340,13 @@ def _first_fault(error: RequestValidationError) -> InvalidInputError:
     fault = error.errors()[0]
     # The first part says where the field stands: in the body, the path or the query.
     path = list(fault["loc"])[1:]
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "extra_forbidden":
+        message = "there is no such field"
+        if not _FIELD_NAME.fullmatch(str(path[-1])):
+            path.pop()
     param = next((part for part in path if isinstance(part, str)), None)
     index = next((part for part in path if isinstance(part, int)), None)
-    message = str(fault["msg"]).removeprefix("Value error, ")
     # Of an item of a list, the field at fault: `entries[3].question`.
     inner = path[2] if len(path) > 2 and path[:2] == [param, index] and isinstance(path[2], str) else None
     where = f"{param}[{index}].{inner}" if inner else param

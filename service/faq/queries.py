@@ -91,9 +91,8 @@ def unknown_ids(queries: Iterable[LabelledQuery], known: Iterable[str]) -> list[
 def _query(record: object) -> LabelledQuery:
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
-    unknown = sorted(set(record) - _KEYS)
-    if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r}; the keys are query and faq_id")
+    if set(record) - _KEYS:
+        raise ValueError("it has another key than query and faq_id")
     text = record.get("query")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("query: not a text, or empty")

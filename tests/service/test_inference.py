@@ -508,9 +508,9 @@ async def test_tagging_does_not_depend_on_company(tagger: EntityTagger) -> None:
 @pytest.mark.parametrize(
     ("text", "most_rows"),
     [
-        ("a" * 900, 1),  # one word: its first token decides for it
-        ("a1b2" * 225, 1),
-        ("a" + "\u0301" * 900, 1),
+        ("a" * 900, 3),  # one word: its beginning, what is alike, its end
+        ("a1b2" * 225, 4),
+        ("a" + "\u0301" * 900, 3),
         ("哈" * 900, 3),  # a word each; the same window again and again
         ("." * 900, 3),
         ("hello cat " * 200, 4),
