@@ -105,6 +105,7 @@ _SHARE: Final = click.FloatRange(0, 1)
 @click.option("--seed", default=13, show_default=True, help="Same seed and files: same output.")
 @labelled_file_options
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="JSONL to write.")
+@click.option("--overwrite", is_flag=True, help="Replace the output file if it exists.")
 def augment(
     *,
     whole_files: Sequence[Path],
@@ -123,11 +124,14 @@ def augment(
     form: LabelFormat | None,
     max_bad_share: float,
     output: Path,
+    overwrite: bool,
 ) -> None:
     """Write labelled texts with other names in the place of theirs, to train a tagger from.
 
     A name is replaced by one of the same label and script, from the files or from lists of your own.
     """
+    if output.exists() and not overwrite:
+        raise click.ClickException(f"{output} exists; choose another file or add --overwrite")
     parts = [name.partition("=") for name in renamed]
     if wrong := ["".join(part) for part in parts if not (part[0] and part[2])]:
         raise click.BadParameter(f"{wrong[0]} is not FROM=TO", param_hint="--rename")

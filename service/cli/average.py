@@ -13,6 +13,7 @@ from model.training.scoring import score_summary
 from service.cli.evaluate import tagged_by
 from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
+from service.cli.models import find_bundle, models_dir_option
 from service.cli.progress import ProgressLine
 from service.cli.training_packages import require_training_packages
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from model.training.report import NerReport
 
 _EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("taggers", nargs=-1, required=True, type=_EXISTING_FOLDER)
+@click.argument("taggers", nargs=-1, required=True)
+@models_dir_option
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new bundle."
 )
@@ -62,7 +63,8 @@ _EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Pat
 @click.option("--overwrite", is_flag=True, help="Replace the output folder if it exists.")
 def average(
     *,
-    taggers: Sequence[Path],
+    taggers: Sequence[str],
+    models_dir: Path,
     output: Path,
     files: Sequence[Path],
     form: LabelFormat | None,
@@ -78,10 +80,10 @@ def average(
 ) -> None:
     """Make one tagger of several: the mean of their weights.
 
-    TAGGERS are bundles that were trained on from one of them, or from a common one (conche train ner --base
-    TAGGER), with other data, seeds or settings. Their mean is often better than each of them, and costs
-    nothing more to serve. A tagger that is named twice counts twice. Scores are to be calibrated anew (conche
-    eval ner-scores --fit).
+    TAGGERS are bundles, by name or path, that were trained on from one of them, or from a common one (conche
+    train ner --base TAGGER), with other data, seeds or settings. Their mean is often better than each of
+    them, and costs nothing more to serve. A tagger that is named twice counts twice. Scores are to be
+    calibrated anew (conche eval ner-scores --fit).
     """
     require_training_packages()
     from model.encoder.errors import CheckpointError
@@ -104,7 +106,8 @@ def average(
         sets = texts_of(read_sets(files, form, max_bad_share))
         read_for_rounding = texts_of(read_sets(rounding_files, form, max_bad_share))
         notices = {} if notice is None else {"NOTICE": notice.read_text(encoding="utf-8")}
-        mean = mean_of_taggers(taggers)
+        paths = [find_bundle(models_dir, tagger) for tagger in taggers]
+        mean = mean_of_taggers(paths)
         first = mean.parts[0]
         description = description or first.description
         licence = licence or first.licence
@@ -130,7 +133,7 @@ def average(
 
             written = write_tagger(
                 mean,
-                taggers[0],
+                paths[0],
                 output,
                 languages=languages,
                 licence=licence,

@@ -509,7 +509,7 @@ async def test_tagging_does_not_depend_on_company(tagger: EntityTagger) -> None:
     ("text", "most_rows"),
     [
         ("a" * 900, 3),  # one word: its beginning, what is alike, its end
-        ("a1b2" * 225, 4),
+        ("a1b2" * 225, 6),
         ("a" + "\u0301" * 900, 3),
         ("哈" * 900, 3),  # a word each; the same window again and again
         ("." * 900, 3),

@@ -101,7 +101,9 @@ def test_a_mean_is_written_measured_and_described(pair: list[Path], tmp_path: Pa
     texts.parent.mkdir()
     texts.write_text('{"text": "ann met oslo", "spans": [{"start": 0, "end": 3, "label": "PER"}]}\n')
     target = tmp_path / "mean"
-    done = CliRunner().invoke(main, ["average", *map(str, pair), "-o", str(target), "--measure", str(texts)])
+    # One by its name, one by its path.
+    named = ["--models-dir", str(pair[0].parent), pair[0].name, str(pair[1])]
+    done = CliRunner().invoke(main, ["average", *named, "-o", str(target), "--measure", str(texts)])
     assert done.exit_code == 0, done.output
     manifest = Bundle.load(target).manifest
     assert (manifest.licence, manifest.languages) == ("MIT", ("en",))

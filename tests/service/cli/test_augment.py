@@ -77,6 +77,18 @@ def test_faults_are_one_line(tmp_path: Path, texts: Path, arguments: list[str], 
     assert "Traceback" not in result.output
 
 
+def test_a_file_that_is_there_is_replaced_only_if_asked(tmp_path: Path, texts: Path) -> None:
+    """It may be the labels that somebody made by hand."""
+    output = tmp_path / "out.jsonl"
+    output.write_text("by hand", encoding="utf-8")
+    refused = run("--texts", texts, "-o", output)
+    assert refused.exit_code != 0
+    assert "exists; choose another file or add --overwrite" in refused.output
+    assert output.read_text(encoding="utf-8") == "by hand"
+    assert run("--texts", texts, "-o", output, "--overwrite").exit_code == 0
+    assert output.read_text(encoding="utf-8").startswith('{"text": "Ann left."')
+
+
 def test_it_needs_no_torch() -> None:
     """Data is often prepared where nothing is trained."""
     code = "import sys, service.cli.augment; sys.exit('torch' in sys.modules)"
