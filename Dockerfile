@@ -25,7 +25,7 @@ COPY model model
 COPY service service
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \
     && python -m pip --python /opt/conche/bin/python install --quiet --no-deps --no-index /tmp/wheels/*.whl
-# 28 MB that serving never imports: NumPy's tests, and ONNX Runtime's tools for making and changing graphs.
+# 24 MB that serving never imports: NumPy's tests, and ONNX Runtime's tools for making and changing graphs.
 RUN cd /opt/conche/lib/python3.*/site-packages \
     && rm -rf onnxruntime/datasets onnxruntime/quantization onnxruntime/tools onnxruntime/transformers \
     && find numpy -type d -name tests -prune -exec rm -rf {} +
