@@ -421,9 +421,9 @@ class EngineBody(BaseModel):
 
     name: str = Field(description="With its version.")
     precision: str = Field(description="What it computes in.")
-    choice: Literal["only", "measured", "remembered"] = Field(
+    choice: Literal["only", "measured", "remembered", "unmeasured"] = Field(
         description="It is the only one there is of what was asked for, or was the fastest, at this start or "
-        "at an earlier one."
+        "at an earlier one, or this start had no time to measure."
     )
     milliseconds: dict[str, float] = Field(
         description="What was measured: one short text and a batch of eight, geometric mean; by candidate."

@@ -1,7 +1,8 @@
 """Which engine runs a bundle, and in which precision: as set, or the fastest here that passes the checks.
 
 What is measured is kept in a file, so that only the first start with a bundle, a processor and these versions
-measures. A choice that was kept is proved by the golden texts like any other.
+measures; and of several bundles with the same network only the first one is. A choice that was kept or taken
+over is proved by the golden texts like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -39,7 +40,7 @@ from model.runtime.tokenization import Tokenizer
 logger = logging.getLogger(__name__)
 
 EngineName = Literal["onnxruntime", "openvino"]
-How = Literal["only", "measured", "remembered"]
+How = Literal["only", "measured", "remembered", "unmeasured"]
 
 OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
@@ -51,6 +52,9 @@ _LEAST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 12
 # Another engine than the first has to be quicker by this much: less is noise, and next time another choice.
 _WORTH_A_CHANGE: Final = 0.95
+# Where loading and proving one engine takes this long, the machine is slow or has no time just now: others
+# would take as long each, somebody waits for the start, and what was measured would be noise.
+_MOST_SECONDS_OF_ONE: Final = 10.0
 
 
 class EngineUnavailableError(Exception):
@@ -91,8 +95,9 @@ class EngineChoice:
     Attributes:
         candidate: what was chosen.
         how: it was the only one there is of what was asked for, was measured now or by an
-            earlier start.
-        milliseconds: geometric mean of the measured batches' least times, by candidate; none if ``only``.
+            earlier start, or there was no time to measure it.
+        milliseconds: geometric mean of the measured batches' least times, by candidate, with this bundle or
+            with another of the same network; none if ``only`` or ``unmeasured``.
         refused: candidates that failed one of the bundle's checks, and which one.
     """
 
@@ -194,6 +199,7 @@ class EngineChooser:
         self._wishes = wishes
         self._threads = threads
         self._folder = folder
+        self._measured: dict[str, EngineChoice] = {}  # by network
 
     def open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
         """The engine that runs ``bundle`` from now on, warm, and proved by its golden texts.
@@ -216,7 +222,16 @@ class EngineChooser:
             else:
                 logger.info("%s runs on %s, measured before", name, remembered.candidate)
                 return engine, remembered
-        engine, choice = self._measure(bundle, tokenizer)
+        engine, choice = self._taken_over(bundle, tokenizer) or self._measure(bundle, tokenizer)
+        if choice.how == "unmeasured":
+            logger.warning(
+                "%s runs on %s, which took over %g s to load; others are measured at a start with more time",
+                name,
+                choice.candidate,
+                _MOST_SECONDS_OF_ONE,
+            )
+            return engine, choice
+        self._measured.setdefault(_network(bundle.manifest), choice)
         self._keep(bundle, choice)
         measured = ", ".join(f"{one} {ms:.1f} ms" for one, ms in choice.milliseconds.items())
         logger.info("%s runs on %s; measured: %s", name, choice.candidate, measured)
@@ -231,11 +246,26 @@ class EngineChooser:
             raise
         return engine
 
+    def _taken_over(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice] | None:
+        """What was measured with another bundle of this network, if this one passes its checks with it."""
+        choice = self._measured.get(_network(bundle.manifest))
+        if choice is None:
+            return None
+        try:
+            return self._proved(bundle, tokenizer, choice.candidate), replace(choice, refused={})
+        except BundleError as error:
+            logger.warning("%s does not run on %s: %s", bundle.manifest.name, choice.candidate, error)
+            return None
+
     def _measure(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
+        began = time.monotonic()
         engines: dict[Candidate, Engine] = {}
         errors: dict[Candidate, BundleError] = {}
         try:
             for candidate in self._candidates:
+                if len(engines) == 1 and time.monotonic() - began > _MOST_SECONDS_OF_ONE:
+                    only, engine = engines.popitem()
+                    return engine, EngineChoice(only, "unmeasured", refused=_checks(errors))
                 try:
                     engines[candidate] = self._proved(bundle, tokenizer, candidate)
                 except BundleError as error:
@@ -255,7 +285,7 @@ class EngineChooser:
             chosen,
             "measured",
             {str(candidate): round(1e3 * seconds, 3) for candidate, seconds in times.items()},
-            {str(candidate): error.check for candidate, error in errors.items()},
+            _checks(errors),
         )
 
     def _path(self, bundle: Bundle) -> Path | None:
@@ -317,6 +347,15 @@ class EngineChooser:
             partial.replace(path)
         except OSError as error:
             logger.warning("engine choice %s cannot be kept and is made anew next time: %s", path, error)
+
+
+def _checks(errors: Mapping[Candidate, BundleError]) -> dict[str, str]:
+    return {str(candidate): error.check for candidate, error in errors.items()}
+
+
+def _network(manifest: Manifest) -> str:
+    """Names what an engine's speed depends on, near enough: how weights are stored moves it by an eighth."""
+    return manifest.architecture.model_dump_json(exclude={"parameters", "vocab_size"})
 
 
 def measure(

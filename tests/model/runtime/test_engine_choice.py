@@ -278,6 +278,49 @@ def test_a_bundle_that_nothing_passes_is_refused(scene: Scene, monkeypatch: pyte
     assert len(scene.closed) == 2
 
 
+def test_a_second_bundle_of_the_same_network_is_not_measured(scene: Scene, tmp_path: Path) -> None:
+    """The default models are such a pair, and their first start should not take twice the time."""
+    chooser = EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder)
+    first = chooser.open(scene.bundle, scene.tokenizer)[1]
+    other = Bundle.load(write_tiny_embedding_bundle(tmp_path / "other", name="other", seed=8))
+
+    engine, choice = chooser.open(other, Tokenizer.from_bundle(other))
+
+    assert engine.name.startswith("openvino ")
+    assert choice == first
+    assert len(scene.measured) == 1
+    assert EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder).open(other, scene.tokenizer)[1].how == (
+        "remembered"
+    )
+
+
+def test_what_is_taken_over_is_proved(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine may do for one bundle, and not for another."""
+    chooser = EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder)
+    chooser.open(scene.bundle, scene.tokenizer)
+    other = Bundle.load(write_tiny_embedding_bundle(tmp_path / "other", name="other", seed=8))
+    refuse(monkeypatch, "openvino")
+
+    engine, choice = chooser.open(other, Tokenizer.from_bundle(other))
+
+    assert engine.name.startswith("onnxruntime ")
+    assert choice.refused == {"openvino float32": "golden-outputs"}
+
+
+def test_a_machine_without_time_takes_the_reference_for_now(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that outlasts a health check is worse than a slower engine; the next start measures."""
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_choice, "_MOST_SECONDS_OF_ONE", -1.0)
+        engine, choice = scene.open()
+        assert engine.name.startswith("onnxruntime ")
+        assert choice == EngineChoice(ORT, "unmeasured")
+        assert scene.measured == []
+        assert scene.closed == []
+    assert scene.open()[1].how == "measured"
+
+
 def test_threads_of_a_chosen_engine_give_way_once(bundle: Bundle, tmp_path: Path) -> None:
     """Twice as nice, they were seen to starve the thread that waits for them."""
     program = f"""
