@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import Engine, OnnxRuntimeEngine, pad_batch
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 
@@ -22,8 +22,12 @@ _BATCH_TOKENS: Final = 4096
 class BundleEmbedder:
     """Embeds many texts with a bundle, those of like length together."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, engine: Engine | None = None) -> None:
         """Load the bundle's tokenizer and graph.
+
+        Args:
+            bundle: For embedding.
+            engine: With the bundle's graph, and closed in the end; None = the reference.
 
         Raises:
             ValueError: It is not an embedding bundle.
@@ -36,7 +40,7 @@ class BundleEmbedder:
         self._prompt = manifest.prompts.get(manifest.default_prompt_name or "", "")
         self._output = f"embeddings_{manifest.pooling}_normalized"
         self._tokenizer = Tokenizer.from_bundle(bundle)
-        self._engine = OnnxRuntimeEngine(bundle, threads=thread_count())
+        self._engine = engine or OnnxRuntimeEngine(bundle, threads=thread_count())
 
     def __enter__(self) -> Self:
         return self

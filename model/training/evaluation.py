@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from model.runtime.engine import Engine
     from model.runtime.tagging import Entity
 
 
@@ -60,7 +61,12 @@ def read_tagger(path: Path) -> Bundle:
 
 
 def tag_texts(
-    bundle: Bundle, texts: Sequence[str], *, threads: int, on_text: Callable[[], None] = lambda: None
+    bundle: Bundle,
+    texts: Sequence[str],
+    *,
+    threads: int,
+    on_text: Callable[[], None] = lambda: None,
+    engine: Engine | None = None,
 ) -> Tagged:
     """Find the entities of texts, each read by itself exactly as the service reads them.
 
@@ -69,6 +75,7 @@ def tag_texts(
         texts: Any length.
         threads: Compute threads.
         on_text: Called after each text.
+        engine: With the bundle's graph, and closed in the end; None = the reference.
 
     Raises:
         BundleError: The bundle is damaged.
@@ -77,12 +84,12 @@ def tag_texts(
     finder = EntityFinder.from_bundle(bundle)
     found: list[list[Entity]] = []
     seconds = 0.0
-    with closing(OnnxRuntimeEngine(bundle, threads=threads)) as engine:
+    with closing(engine or OnnxRuntimeEngine(bundle, threads=threads)) as running:
         for text in texts:
             began = time.perf_counter()
             (document,) = read_documents([text], tokenizer, max_tokens=bundle.manifest.max_tokens)
             logits = [
-                engine.run(pad_batch([window.input_ids], tokenizer.pad_token_id), ["logits"])["logits"][0]
+                running.run(pad_batch([window.input_ids], tokenizer.pad_token_id), ["logits"])["logits"][0]
                 for window in document.windows
             ]
             found.append(finder.find(document, logits))
