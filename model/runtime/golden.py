@@ -5,7 +5,7 @@ They catch what digests cannot: a tokenizer or engine of another version that an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,7 +72,7 @@ class LikenessReport:
 
 
 def check_golden(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> GoldenReport:
-    """Tokenise and run the golden texts, as one padded batch and one by one, and compare.
+    """Tokenise and run the golden texts, in padded batches and one by one, and compare.
 
     Raises:
         BundleError: check "golden" (the file itself), "golden-tokens" or "golden-outputs", naming the text.
@@ -160,10 +160,9 @@ def _tokenise(bundle: Bundle, tokenizer: Tokenizer) -> tuple[Golden, list[TokenS
 def _answers(
     golden: Golden, tokenized: list[TokenSequence], pad_token_id: int, engine: Engine
 ) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
-    """(output, text, what the engine gives) of each text, in one padded batch and then alone."""
+    """(output, text, what the engine gives) of each text, in a padded batch and then alone."""
     names = sorted(golden.outputs)
-    everything = list(range(len(tokenized)))
-    for indices in (everything, *([index] for index in everything)):
+    for indices in (*_padded(tokenized), *([index] for index in range(len(tokenized)))):
         batch = pad_batch(
             [tokenized[index].input_ids for index in indices],
             pad_token_id,
@@ -175,6 +174,16 @@ def _answers(
                 # The rest of a padded row means nothing.
                 own = slice(len(tokenized[index].input_ids)) if name in PER_TOKEN_OUTPUTS else slice(None)
                 yield name, index, arrays[name][place][own]
+
+
+def _padded(tokenized: Sequence[TokenSequence]) -> list[list[int]]:
+    """Batches that hold each text once: the shortest beside the longest, and the rest.
+
+    In a batch of all, one long text would be most of a start: the shipped models' come to 16 rows of 164 and
+    199 tokens, and 428 and 500 tokens without padding.
+    """
+    order = sorted(range(len(tokenized)), key=lambda index: len(tokenized[index]))
+    return [order] if len(order) < 4 else [[order[0], order[-1]], order[1:-1]]
 
 
 def _decoder(bundle: Bundle) -> SequenceDecoder:
