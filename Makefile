@@ -45,7 +45,11 @@ serve: setup-serve ## set up what serving needs, then serve on 127.0.0.1:8080 un
 
 .PHONY: test
 test: setup-test ## set up what the tests need, then run them
-	@$(DEV_VENV)/bin/python -m pytest $(PYTEST_ARGS) $(TESTS)
+	@$(DEV_VENV)/bin/python -m pytest $(PYTEST_ARGS) $(or $(TESTS),--ignore=tests/chaos)
+
+.PHONY: chaos
+chaos: setup-test ## mistreat running services: kill, hang, full disks, overload (docs/survival.md)
+	@$(DEV_VENV)/bin/python -m pytest $(PYTEST_ARGS) $(or $(TESTS),tests/chaos)
 
 .PHONY: check
 check: setup-test ## lint, formatting, types and import rules

@@ -7,6 +7,8 @@ Clients each send one text of the demo FAQ's queries after the other to /embed; 
 the larger are the batches that form. The service's own counters say how much CPU time it took, HTTP and
 tokenising included, so the figures hold beside other work on the machine, if not quite as well as on a quiet
 one. The last line fits `fixed + texts * each` to the runs of the model: what bench/autoscaling.py takes.
+With `--lengths` texts of several lengths are sent to /embed and /ner instead, many in a request: what
+docs/capacity.md has.
 """
 
 import argparse
@@ -27,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from service.faq.queries import demo_queries
 
 CLIENTS = (1, 4, 16, 64)
+WORDS = (4, 16, 64, 256)  # of a text
+TEXTS_A_REQUEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,42 @@ def send(address: str, texts: Sequence[str], clients: int) -> None:
         raise SystemExit(f"{len(failures)} requests failed, the first with {failures[0]}")
 
 
+def cost_of_length(address: str, path: str, words: Sequence[str], requests: int) -> tuple[float, float]:
+    """Tokens of a text, and CPU ms that it takes, special tokens and HTTP included.
+
+    Raises:
+        SystemExit: ``path`` does not answer with 200.
+    """
+    # A tagger would run equal windows once.
+    texts = [" ".join((*words[n:], *words[:n])) for n in range(TEXTS_A_REQUEST)]
+    body = json.dumps({"inputs": texts})
+    connection = http.client.HTTPConnection(address, timeout=300)
+    before = read_counters(address)
+    for _ in range(requests):
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        said = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{path}: status {answer.status}, {said[:200]!r}")
+    connection.close()
+    spent = read_counters(address) - before
+    return spent.tokens / spent.texts, 1000 * spent.cpu_seconds / spent.texts
+
+
+def print_lengths(address: str, rounds: int) -> None:
+    """A table of what texts cost by length."""
+    words = [word for query in demo_queries() if query.query.isascii() for word in query.query.split()]
+    print("| route | tokens a text | CPU ms a text | texts/s per core |")
+    print("| --- | --- | --- | --- |")
+    for path in ("/embed", "/ner"):
+        for number in WORDS:
+            requests = max(1, 256 // number)
+            cost_of_length(address, path, words[:number], 1)
+            found = [cost_of_length(address, path, words[:number], requests) for _ in range(rounds)]
+            tokens, ms = (float(value) for value in np.median(found, axis=0))
+            print(f"| `{path}` | {tokens:.0f} | {ms:.1f} | {1000 / ms:.3g} |")
+
+
 def fit(costs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """CPU ms of a run by itself and of each text in it, by least squares.
 
@@ -128,12 +168,16 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, help="with each number of clients; medians are shown"
     )
+    parser.add_argument("--lengths", action="store_true", help="by length of a text, not by clients")
     options = parser.parse_args()
     address = urlsplit(options.url).netloc
     queries = [query.query for query in demo_queries()]
     texts = [queries[n % len(queries)] for n in range(options.texts)]
 
     read_counters(address)  # whoever is not there is not sent anything
+    if options.lengths:
+        print_lengths(address, options.rounds)
+        return
     send(address, texts, max(CLIENTS))  # the first batches of each shape cost more
     seen: dict[int, list[tuple[float, float, float]]] = {clients: [] for clients in CLIENTS}
     for _ in range(options.rounds):

@@ -7,7 +7,6 @@ supervisor starts a process that ended anew, and only some of them look at a pro
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -90,8 +89,11 @@ class Server(BoundedServer):
         """
         for number in STOP_SIGNALS:  # uvicorn sets them too, but puts these back when it has finished
             signal.signal(number, self.handle_exit)
-        with contextlib.suppress(SystemExit):  # how uvicorn ends after a failed start
+        try:
             self.run(sockets=[listener])
+        except SystemExit:  # how uvicorn ends after a failed start
+            if self.started:  # raised in the middle of work: no stop in order
+                self.exit_code = LOST_MODEL
         startup_error: Exception | None = self._app.state.startup_error
         if startup_error is not None:
             raise click.ClickException(str(startup_error)) from startup_error

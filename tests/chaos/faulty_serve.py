@@ -1,0 +1,68 @@
+"""``conche serve`` with engines and a clock that go wrong when a file says so; run as a program.
+
+The folder in ``CHAOS_FOLDER`` holds the files, each of one word:
+
+``engine``
+    what the next runs do: ``hang``, ``raise``, ``nan``, ``exit``, or ``hold`` (wait until the file has gone).
+``clock``
+    seconds by which the wall clock is off, as ``time.time`` and ``time.time_ns`` tell it.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.runtime import engine, threads
+from model.runtime.engine import TokenBatch
+from service.cli import main
+
+FOLDER = Path(os.environ["CHAOS_FOLDER"])
+_STEP_S = 0.01
+_run = engine.OnnxRuntimeEngine.run
+_time, _time_ns = time.time, time.time_ns
+
+
+class Ended(BaseException):
+    """What no handler of errors takes."""
+
+
+def word(name: str) -> str:
+    """What the file says; nothing if it is not there."""
+    try:
+        return (FOLDER / name).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def faulty_run(
+    self: engine.OnnxRuntimeEngine, batch: TokenBatch, outputs: Sequence[str]
+) -> dict[str, NDArray[np.float32]]:
+    """Run, or fail as the file says."""
+    match word("engine"):
+        case "hang":
+            while True:
+                time.sleep(3600)
+        case "raise":
+            raise RuntimeError("out of order")
+        case "exit":
+            raise Ended
+        case "nan":
+            return {name: np.full_like(value, np.nan) for name, value in _run(self, batch, outputs).items()}
+        case "hold":
+            (FOLDER / "held").touch()
+            while word("engine") == "hold":
+                time.sleep(_STEP_S)
+    return _run(self, batch, outputs)
+
+
+# Threads that give way would have the tests wait for whatever else the machine is at.
+threads.give_way = engine.give_way = lambda: None
+engine.OnnxRuntimeEngine.run = faulty_run  # type: ignore[method-assign]
+time.time = lambda: _time() + float(word("clock") or 0)
+time.time_ns = lambda: _time_ns() + int(float(word("clock") or 0) * 1e9)
+main(sys.argv[1:])

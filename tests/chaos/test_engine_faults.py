@@ -1,0 +1,54 @@
+"""The engine hangs, raises, gives NaN, or ends its worker."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.served import Answer, serving
+
+FLAGS = ("--batching-stall-timeout-seconds", "0.5", "--recycle-seconds", "3")
+
+
+def _refused(answer: Answer) -> None:
+    assert (answer.status, answer.json()["code"]) == (503, "unavailable")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("hang", "no progress for 0.5 s"),
+        ("raise", "fails on every text: RuntimeError"),
+        ("nan", "not finite for every text"),
+        ("exit", "stopped after Ended"),
+    ],
+)
+def test_a_lost_engine_turns_readiness_red_fails_requests_at_once_and_ends_the_process(
+    folder: Path, fault: str, reason: str
+) -> None:
+    """Nothing but a new process helps, and the exit code asks for one."""
+    with serving(folder, *FLAGS) as served:
+        assert served.embed().status == 200
+        served.say("engine", fault)
+        _refused(served.embed())
+        ready = served.ask("GET", "/readyz")
+        _refused(ready)
+        assert reason in ready.json()["reasons"][0]
+        assert served.ask("GET", "/livez").status == 200
+        _refused(served.embed())
+        assert served.wait() == 70
+        served.unsay("engine")
+        served.start()
+        assert served.ask("GET", "/readyz").status == 200
+        assert served.embed().status == 200
+
+
+def test_an_engine_lost_by_a_write_leaves_the_index_as_it_was(folder: Path) -> None:
+    """Entries are embedded before anything is stored."""
+    entry = {"id": "one", "question": "hello", "answer": ""}
+    with serving(folder, *FLAGS) as served:
+        assert served.write(entry).status == 200
+        served.say("engine", "raise")
+        _refused(served.write({**entry, "id": "two"}))
+        assert served.ids() == {"one"}
+        assert served.wait() == 70

@@ -1,0 +1,32 @@
+"""The process may not have more memory."""
+
+import resource
+from pathlib import Path
+
+from tests.chaos.served import Answer, serving, until
+
+
+def _size_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmSize:")[1].split()[0]) * 1024
+
+
+def test_a_request_for_which_there_is_no_memory_fails_alone(folder: Path) -> None:
+    """An error in JSON and not the end of the process; with room again it is served."""
+    large = {"inputs": ["hello world " * 10_000] * 100, "truncate": True}
+    small_ones: list[Answer] = []
+    with serving(folder, "--recycle-seconds", "none") as served:
+        assert served.embed().status == 200
+        soft, hard = resource.prlimit(served.process.pid, resource.RLIMIT_AS)
+        resource.prlimit(
+            served.process.pid, resource.RLIMIT_AS, (_size_bytes(served.process.pid) + (4 << 20), hard)
+        )
+        answer = served.ask("POST", "/embed", large)
+        assert answer.status in {200, 413, 429, 500, 503}
+        if answer.status != 200:
+            assert answer.json()["code"]
+        resource.prlimit(served.process.pid, resource.RLIMIT_AS, (soft, hard))
+        until(lambda: small_ones.append(served.embed()) or small_ones[-1].status == 200, "a small answer")
+        assert served.process.poll() is None
+        assert served.ask("POST", "/embed", large).status == 200
+        assert served.stop() == 0
