@@ -10,6 +10,7 @@ import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from service.errors import UnavailableError
 from service.http_errors import MalformedBodyError, UnsupportedMediaTypeError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -22,11 +23,14 @@ def parse_json(body: bytes) -> Any:
 
     Raises:
         MalformedBodyError: not UTF-8, not strict JSON (``NaN`` and ``1e999`` included), or nested too deep.
+        UnavailableError: there is no memory to read it.
     """
     body = body.removeprefix(_BYTE_ORDER_MARK)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        if "memory" in error.msg:  # how orjson says that it got none; the body may be right
+            raise UnavailableError("there is no memory to read the body at the moment") from error
         fault = f"the body is not JSON: {error.msg} (character {error.pos})"
     if _SURROGATE_ESCAPE.search(body):
         try:

@@ -173,6 +173,9 @@ class RequestContext:
             return RequestTimeoutError(
                 f"no answer within {self._timeout_s:g} s; setting CONCHE_LIMITS__REQUEST_SECONDS"
             )
+        if isinstance(error, MemoryError):
+            logger.error("no memory for a request", exc_info=error)
+            return UnavailableError("there is no memory for this request at the moment")
         logger.error("unexpected error", exc_info=error)
         return ServiceError("internal error")
 

@@ -49,6 +49,6 @@ def test_an_engine_lost_by_a_write_leaves_the_index_as_it_was(folder: Path) -> N
     with serving(folder, *FLAGS) as served:
         assert served.write(entry).status == 200
         served.say("engine", "raise")
-        _refused(served.write({**entry, "id": "two"}))
+        _refused(served.write({**entry, "id": "two", "question": "return order"}))
         assert served.ids() == {"one"}
         assert served.wait() == 70

@@ -1,7 +1,9 @@
 """Strict JSON: what is refused, and that the reason never quotes the body."""
 
+import orjson
 import pytest
 
+from service.errors import UnavailableError
 from service.http_errors import MalformedBodyError
 from service.json_body import parse_json
 
@@ -31,6 +33,17 @@ def test_what_is_not_strict_json_in_utf8_is_refused(body: bytes) -> None:
     """A parser that lets it pass fails later, where it costs a 500."""
     with pytest.raises(MalformedBodyError):
         parse_json(body)
+
+
+def test_a_body_for_which_there_is_no_memory_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sent it would look for a fault of theirs, and not send it again."""
+
+    def loads(body: bytes) -> object:
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+
+    monkeypatch.setattr(orjson, "loads", loads)
+    with pytest.raises(UnavailableError):
+        parse_json(b"{}")
 
 
 def test_a_byte_order_mark_is_passed_over() -> None:

@@ -46,6 +46,10 @@ def make_client(records: list[RequestRecord]) -> Callable[..., httpx.AsyncClient
         async def broken() -> None:
             raise RuntimeError("the text was: my secret")
 
+        @app.get("/large")
+        async def large() -> None:
+            raise MemoryError
+
         @app.get("/slow")
         async def slow() -> None:
             await asyncio.Event().wait()
@@ -81,6 +85,7 @@ async def test_every_answer_has_an_id_and_every_error_the_body(
         ("GET", "/nowhere", 404, "unknown_path"),
         ("DELETE", "/size", 405, "method_not_allowed"),
         ("GET", "/broken", 500, "internal"),
+        ("GET", "/large", 503, "unavailable"),  # for which there was no memory
     ]:
         answer = await client.request(method, path)
         assert answer.status_code == status
