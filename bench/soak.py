@@ -11,6 +11,7 @@ number of entries, so nothing has a reason to grow. Ends with exit code 1 if som
 
 import argparse
 import http.client
+import importlib
 import json
 import os
 import platform
@@ -37,7 +38,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from model.runtime.processor import read_processor
 from service.faq.queries import demo_queries
-from tests.bundles import write_tiny_classifier_bundle, write_tiny_embedding_bundle, write_tiny_ner_bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLER_LEAVES: Final = "caller leaves"
@@ -499,11 +499,12 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
     """A service over the bundles that ship and some tiny ones; its process and port."""
     models = folder / "models"
     models.mkdir()
+    bundles = importlib.import_module("tests.bundles")  # as it stands, not as what bench is checked with
     for name in ("multilingual-e5-small-zh-en", "ner-zh-en"):
         (models / name).symlink_to(ROOT / "models" / name)
-    write_tiny_classifier_bundle(models / "tiny-classifier")
-    write_tiny_ner_bundle(models / "tiny-ner")
-    write_tiny_embedding_bundle(models / "tiny-spare", name="tiny-spare", seed=8)
+    bundles.write_tiny_classifier_bundle(models / "tiny-classifier")
+    bundles.write_tiny_ner_bundle(models / "tiny-ner")
+    bundles.write_tiny_embedding_bundle(models / "tiny-spare", name="tiny-spare", seed=8)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("CONCHE_")}
     variables |= {
         "CONCHE_MODELS_DIR": str(models),
