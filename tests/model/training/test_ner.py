@@ -276,8 +276,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_weights(
     program = (
         "import os, signal, sys, pathlib\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import torch, test_ner\n"
-        "torch.set_num_threads(1)\n"
+        "import test_ner\n"
         "from model.training.checkpoints import WorkFolder\n"
         "save, count = WorkFolder.save_state, [0]\n"
         "def counted(self, state):\n"

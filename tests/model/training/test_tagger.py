@@ -228,8 +228,7 @@ def test_the_command_goes_on_after_a_kill_and_gives_the_same_bundle(base: Path, 
     whole = arguments(base, tmp_path, base.parent / "whole", "--epochs", "2")
     killed = arguments(base, tmp_path, base.parent / "killed", "--epochs", "2")
     program = (
-        "import os, signal, torch\n"
-        "torch.set_num_threads(1)\n"
+        "import os, signal\n"
         "from model.training import history\n"
         "from model.training.checkpoints import WorkFolder\n"
         "save = WorkFolder.save_state\n"
