@@ -56,11 +56,12 @@ async def test_failures_leave_no_text_in_the_log(
         raise RuntimeError(SECRET)
 
     services = client.app.state.services  # type: ignore[attr-defined]  # put there by the fixture
-    monkeypatch.setattr(services.embedder._model._engine, "run", fail)
-    assert (await client.post("/embed", json={"inputs": [SECRET]})).status_code == 500
-    monkeypatch.setattr(services.embedder._model.tokenizer, "tokenize", fail)
-    assert (await client.post("/embed", json={"inputs": [SECRET]})).status_code == 500
     monkeypatch.setattr(services.catalogue, "search", fail)
     assert (await client.post("/search", json={"query": SECRET})).status_code == 500
+    with monkeypatch.context() as patch:
+        patch.setattr(services.embedder._model.tokenizer, "tokenize", fail)
+        assert (await client.post("/embed", json={"inputs": [SECRET]})).status_code == 500
+    monkeypatch.setattr(services.embedder._model._engine, "run", fail)  # on the known text, too
+    assert (await client.post("/embed", json={"inputs": [SECRET]})).status_code == 503
     assert sum("RuntimeError" in line for line in lines) >= 3
     assert [line for line in lines if WORD in line] == []

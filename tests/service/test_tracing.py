@@ -290,7 +290,7 @@ async def test_a_run_that_fails_is_told_as_failed(
 
     services = client.app.state.services  # type: ignore[attr-defined]  # put there by the fixture
     monkeypatch.setattr(services.embedder._model._engine, "run", fail)
-    assert (await client.post("/embed", json={"inputs": ["a"]})).status_code == 500
+    assert (await client.post("/embed", json={"inputs": ["a"]})).status_code == 503
     kept = spans.get_finished_spans()
     assert _tree(kept) == {"POST /embed": {"tokenize": {}, "queue": {}, "batch": {"run": {}}}}
     failed = {span.name for span in kept if not span.status.is_unset}
