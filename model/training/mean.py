@@ -16,6 +16,7 @@ import torch
 from model.export.rounding import input_products, round_for_inputs
 from model.export.writer import read_bundle_weights
 from model.runtime.bundle import Bundle
+from model.runtime.label_schemes import OUTSIDE
 from model.runtime.tokenization import TOKENIZER_NAME
 from model.training.card import figures, mistakes
 from model.training.evaluation import read_tagger
@@ -53,11 +54,13 @@ class MeanTagger:
     crf: None = None
 
 
-def mean_of_taggers(paths: Sequence[Path]) -> MeanTagger:
+def mean_of_taggers(paths: Sequence[Path], *, outside_bias: float = 0.0) -> MeanTagger:
     """Average taggers, weight by weight; one that is given twice counts twice.
 
     Args:
         paths: Folders of two bundles or more, trained on from one tagger.
+        outside_bias: Added to the logit of O. Texts chosen for the names in them teach a tagger to see names
+            too often; development sets tell by how much.
 
     Raises:
         BundleError: A bundle is damaged.
@@ -88,6 +91,7 @@ def mean_of_taggers(paths: Sequence[Path]) -> MeanTagger:
         for name, total in sums.items():
             # Tables that all of them share come out as they were, to the bit.
             parameters[name].copy_(torch.from_numpy((total / len(bundles)).astype(np.float32)))
+        network.classifier.bias[network.labels.index(OUTSIDE)] += outside_bias
     return MeanTagger(
         network.eval(),
         tokenizers.Tokenizer.from_file(str(first.file(TOKENIZER_NAME))),

@@ -44,6 +44,12 @@ _EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="How weights lie on disk, but for the embedding tables, which are as in the first tagger.",
 )
 @click.option(
+    "--outside-bias",
+    default=0.0,
+    show_default=True,
+    help="Added to the logit of O: above 0, fewer names are found, and more of them are right.",
+)
+@click.option(
     "--round-for",
     "rounding_files",
     multiple=True,
@@ -70,6 +76,7 @@ def average(
     form: LabelFormat | None,
     max_bad_share: float,
     storage: Storage,
+    outside_bias: float,
     rounding_files: Sequence[Path],
     link_embeddings: bool,
     languages: Sequence[str] | None,
@@ -107,7 +114,7 @@ def average(
         read_for_rounding = texts_of(read_sets(rounding_files, form, max_bad_share))
         notices = {} if notice is None else {"NOTICE": notice.read_text(encoding="utf-8")}
         paths = [find_bundle(models_dir, tagger) for tagger in taggers]
-        mean = mean_of_taggers(paths)
+        mean = mean_of_taggers(paths, outside_bias=outside_bias)
         first = mean.parts[0]
         description = description or first.description
         licence = licence or first.licence
@@ -139,7 +146,10 @@ def average(
                 licence=licence,
                 description=description,
                 notices=notices,
-                quality={"mean_of": [part.name for part in mean.parts]},
+                quality={
+                    "mean_of": [part.name for part in mean.parts],
+                    **({"outside_bias": outside_bias} if outside_bias else {}),
+                },
                 storage=storage,
                 rounded=rounded_for(
                     mean, [text.text for texts in read_for_rounding.values() for text in texts]

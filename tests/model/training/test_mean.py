@@ -95,6 +95,15 @@ def test_every_weight_is_the_mean_of_the_taggers(pair: list[Path]) -> None:
     np.testing.assert_array_equal(found["embeddings.word.weight"].numpy(), one["embeddings.word.weight"])
 
 
+def test_no_name_can_be_made_likelier(pair: list[Path]) -> None:
+    """The bias of O, and nothing else."""
+    plain, biased = (mean_of_taggers(pair, outside_bias=bias).network.state_dict() for bias in (0.0, 0.5))
+    changed = {name for name in plain if not torch.equal(plain[name], biased[name])}
+    assert changed == {"classifier.bias"}
+    difference = biased["classifier.bias"] - plain["classifier.bias"]
+    assert difference.tolist() == pytest.approx([0.5, 0.0, 0.0])
+
+
 def test_a_mean_is_written_measured_and_described(pair: list[Path], tmp_path: Path) -> None:
     """`conche average`; the card says what it is made from."""
     texts = tmp_path / "toy" / "dev.jsonl"
