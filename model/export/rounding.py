@@ -37,15 +37,16 @@ def input_products(network: nn.Module, rows: Iterable[Tensor]) -> dict[str, NDAr
         By name of each weight of an encoder's layer, without ``encoder.`` before it: the sum of x xT over
         all tokens, [in, in].
     """
-    sums: dict[str, NDArray[np.float64]] = {}
+    sums: dict[str, Tensor] = {}
     hooks = []
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear) and ".layers." in f".{name}":
+            products = torch.zeros(module.in_features, module.in_features)
+            sums[f"{name.removeprefix('encoder.')}.weight"] = products
 
-            def add(_: nn.Module, inputs: tuple[Tensor, ...], __: Any, name: str = name) -> None:
+            def add(_: nn.Module, inputs: tuple[Tensor, ...], __: Any, products: Tensor = products) -> None:
                 read = inputs[0].reshape(-1, inputs[0].shape[-1])
-                weight = f"{name.removeprefix('encoder.')}.weight"
-                sums[weight] = sums.get(weight, np.float64(0)) + (read.T @ read).double().numpy()
+                products.addmm_(read.T, read)
 
             hooks.append(module.register_forward_hook(add))
     network.eval()
@@ -56,7 +57,7 @@ def input_products(network: nn.Module, rows: Iterable[Tensor]) -> dict[str, NDAr
     finally:
         for hook in hooks:
             hook.remove()
-    return sums
+    return {name: products.double().numpy() for name, products in sums.items()}
 
 
 def round_for_inputs(weights: NDArray[np.float32], products: NDArray[np.float64]) -> NDArray[np.float32]:
