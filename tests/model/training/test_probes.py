@@ -10,7 +10,7 @@ from model.training.evaluation import read_tagger, tag_texts
 from model.training.spans import LabelledText, Span
 
 PATH: Final = Path(__file__).parents[3] / "models" / "ner-zh-en"
-LEAST_SHARE: Final = 0.55  # 33 of 59 when this was written; only a better model may move it, upwards
+LEAST_SHARE: Final = 0.65  # 39 of 59 when this was written; only a better model may move it, upwards
 _MARKED: Final = re.compile(r"\[([^|\]]+)\|([A-Z]+)\]")
 
 
