@@ -13,13 +13,13 @@ def _size_bytes(pid: int) -> int:
 
 def test_a_request_for_which_there_is_no_memory_fails_alone(folder: Path) -> None:
     """An error in JSON and not the end of the process; with room again it is served."""
-    large = {"inputs": ["hello world " * 10_000] * 30, "truncate": True}
+    large = {"inputs": ["hello world " * 10_000] * 10, "truncate": True}
     small_ones: list[Answer] = []
     with serving(folder, "--recycle-seconds", "none") as served:
         assert served.embed().status == 200
         soft, hard = resource.prlimit(served.process.pid, resource.RLIMIT_AS)
         resource.prlimit(
-            served.process.pid, resource.RLIMIT_AS, (_size_bytes(served.process.pid) + (4 << 20), hard)
+            served.process.pid, resource.RLIMIT_AS, (_size_bytes(served.process.pid) + (1 << 20), hard)
         )
         answer = served.ask("POST", "/embed", large)
         assert answer.status in {200, 429, 500, 503}
