@@ -100,7 +100,7 @@ def agreed(found: Sequence[Entity], taught: Sequence[Span]) -> tuple[Span, ...] 
 @click.option("--teacher", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--tagger", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--without", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--most", default=8000, show_default=True, help="Sentences to label.")
+@click.option("--most", default=9000, show_default=True, help="Sentences to label.")
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(
     *, clones: Path, teacher: Path, tagger: Path, without: Sequence[Path], most: int, output: Path
