@@ -139,6 +139,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._open = False
         self._failure: str | None = None
         self._tokens_per_second: float | None = None
+        self._tokens_per_second_at_work: float | None = None  # of large batches, as they come when much waits
         self._runs = 0
 
     # -- state, for health and metrics -----------------------------------------------------------------------
@@ -160,8 +161,13 @@ class DynamicBatcher(Generic[Item, Result]):
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens taken in the queue, out of ``limits.max_queue_tokens``."""
+        """Tokens taken in the queue, out of ``queue_limit_tokens``."""
         return self._tokens.taken
+
+    @property
+    def queue_limit_tokens(self) -> int:
+        """Tokens that may wait now: ``limits.max_queue_tokens``, or fewer by ``limits.max_queue_s``."""
+        return self._tokens.limit
 
     @property
     def retry_after_s(self) -> float:
@@ -261,9 +267,15 @@ class DynamicBatcher(Generic[Item, Result]):
             raise UnavailableError(self.failure or f"{self.name} is not accepting work")
         share_items, share_tokens = self._items.share(items), self._tokens.share(tokens)
         if share_items is None or share_tokens is None:
+            by_time = self._tokens.limit < self.limits.max_queue_tokens
             raise OverloadedError(
                 f"the queue of {self.name} has no room: {self._items.taken} of {self._items.limit} texts "
-                f"and {self._tokens.taken} of {self._tokens.limit} tokens are waiting",
+                f"(CONCHE_BATCHING__MAX_QUEUE_ITEMS) and {self._tokens.taken} of {self._tokens.limit} tokens "
+                + (
+                    f"({self.limits.max_queue_s:g} s of work, CONCHE_BATCHING__MAX_QUEUE_SECONDS) are waiting"
+                    if by_time
+                    else "(CONCHE_BATCHING__MAX_QUEUE_TOKENS) are waiting"
+                ),
                 retry_after_s=self.retry_after_s,
             )
         return share_items, share_tokens
@@ -425,6 +437,15 @@ class DynamicBatcher(Generic[Item, Result]):
             request.fail(failure)
             self._abandon(request)
 
+    def _bound_queue_by_time(self, rate: float) -> None:
+        """Let so much wait as runs within ``limits.max_queue_s``; small batches would say too little."""
+        if self.limits.max_queue_s is None:
+            return
+        previous = self._tokens_per_second_at_work or rate
+        self._tokens_per_second_at_work = previous + _THROUGHPUT_SMOOTHING * (rate - previous)
+        by_time = int(self._tokens_per_second_at_work * self.limits.max_queue_s)
+        self._tokens.limit = min(self.limits.max_queue_tokens, max(by_time, 2 * self.limits.max_batch_tokens))
+
     def _note(
         self, batch: list[Entry[Item, Result]], run: "_Run[Result]", dispatched_at: float, *, failed: bool
     ) -> None:
@@ -434,6 +455,8 @@ class DynamicBatcher(Generic[Item, Result]):
         rate = tokens / max(run.ended_at - dispatched_at, 1e-6)
         previous = rate if self._tokens_per_second is None else self._tokens_per_second
         self._tokens_per_second = previous + _THROUGHPUT_SMOOTHING * (rate - previous)
+        if not failed and 2 * tokens >= self.limits.max_batch_tokens:
+            self._bound_queue_by_time(rate)
         padded_tokens = len(batch) * max(entry.length for entry in batch)
         self._runs += 1
         logs = [entry.request.log for entry in batch]

@@ -293,6 +293,11 @@ class _Model:
         """Tokens that wait for a run."""
         return self.batcher.queued_tokens
 
+    @property
+    def queue_limit_tokens(self) -> int:
+        """Tokens that may wait now."""
+        return self.batcher.queue_limit_tokens
+
     async def tokenize(
         self,
         texts: Sequence[Other],

@@ -494,6 +494,7 @@ def _batching_limits(settings: Settings) -> BatchingLimits:
         max_batch_size=batching.max_batch_size,
         max_queue_tokens=batching.max_queue_tokens,
         max_queue_items=batching.max_queue_items,
+        max_queue_s=batching.max_queue_seconds,
         max_wait_s=batching.max_wait_ms / 1000,
         stall_timeout_s=batching.stall_timeout_seconds,
     )

@@ -110,6 +110,11 @@ class WatchedModel(Protocol):
         """Tokens taken."""
         ...
 
+    @property
+    def queue_limit_tokens(self) -> int:
+        """Tokens that may wait now."""
+        ...
+
 
 class WatchedCertificate(Protocol):
     """What the gauge reads of a certificate."""
@@ -377,7 +382,7 @@ class ModelMetrics:
         self._queue_depth_items.set_function(lambda: model.queued_items)
         self._queue_depth_tokens.set_function(lambda: model.queued_tokens)
         self._queue_limit_items.set(model.limits.max_queue_items)
-        self._queue_limit_tokens.set(model.limits.max_queue_tokens)
+        self._queue_limit_tokens.set_function(lambda: model.queue_limit_tokens)
         self._batch_limit_tokens.set(model.limits.max_batch_tokens)
         self._healthy.set_function(lambda: float(model.healthy))
         self._threads.set(threads)
@@ -534,7 +539,7 @@ class _ModelFamilies:
         self.queue_depth_items = gauge("queue_depth_items", "Texts waiting.")
         self.queue_depth_tokens = gauge("queue_depth_tokens", "Tokens waiting.")
         self.queue_limit_items = gauge("queue_limit_items", "Texts that may wait.")
-        self.queue_limit_tokens = gauge("queue_limit_tokens", "Tokens that may wait.")
+        self.queue_limit_tokens = gauge("queue_limit_tokens", "Tokens that may wait now.")
         self.batch_limit_tokens = gauge("batch_limit_tokens", "Tokens that a batch may have, with padding.")
         self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
         self.threads = gauge("inference_threads", "Threads that one run may use.")

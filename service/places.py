@@ -18,7 +18,7 @@ class Places:
         limit: places, at least 1.
 
     Attributes:
-        limit: as given.
+        limit: as given; the owner may change it. What is in stays in, if it is more.
         taken: 0 to ``limit``; kept by the owner, who adds what it lets in.
     """
 

@@ -67,6 +67,13 @@ class BatchingSettings(_Group):
     max_queue_items: int = Field(
         default=8192, ge=1, description="Texts waiting per model; what does not fit is answered 429."
     )
+    max_queue_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="What may wait per model is also no more than runs within this time at the pace of its "
+        "recent large batches; what does not fit is answered 429.",
+    )
     stall_timeout_seconds: float = Field(
         default=60.0,
         gt=0,

@@ -29,6 +29,8 @@ class BatchingLimits:
         max_batch_size: rows.
         max_queue_tokens: tokens waiting, over all requests.
         max_queue_items: items waiting, over all requests.
+        max_queue_s: what may wait is also what runs within this time at the rate of recent large batches, two
+            full batches at least; None = no such bound.
         max_wait_s: how long the oldest item may be held back for company; 0 = never.
         max_overtake_tokens: how far behind an item, in tokens, a younger one may stand and still run before
             it; None = 16 full batches.
@@ -42,6 +44,7 @@ class BatchingLimits:
     max_batch_size: int = 256
     max_queue_tokens: int = 131_072
     max_queue_items: int = 8192
+    max_queue_s: float | None = None
     max_wait_s: float = 0.0
     max_overtake_tokens: int | None = None
     max_padding_ratio: float = 1.05
@@ -59,6 +62,8 @@ class BatchingLimits:
             raise ValueError(f"max_overtake_tokens must not be negative, but is {self.max_overtake_tokens}")
         if self.max_padding_ratio < 1:
             raise ValueError(f"max_padding_ratio must be at least 1, not {self.max_padding_ratio}")
+        if self.max_queue_s is not None and self.max_queue_s <= 0:
+            raise ValueError(f"max_queue_s must be positive, not {self.max_queue_s}")
         if self.stall_timeout_s <= 0:
             raise ValueError(f"stall_timeout_s must be positive, not {self.stall_timeout_s}")
 

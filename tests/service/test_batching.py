@@ -393,6 +393,47 @@ async def test_the_longest_waiting_item_is_in_the_next_batch(execution: Executio
     assert Job(1, 50) in model.batches[1]
 
 
+async def test_no_more_waits_than_runs_within_the_time_that_is_set(execution: ExecutionThread) -> None:
+    """The bound follows the pace of large batches, from two full ones up to the limit in tokens."""
+    model = FakeModel(gate_open=False)
+    limits = BatchingLimits(max_batch_tokens=16, max_queue_tokens=1000, max_queue_s=2)
+    batcher = _batcher(model, execution, limits)
+    assert batcher.queue_limit_tokens == 1000  # nothing is known yet
+    batcher._bound_queue_by_time(50.0)
+    assert batcher.queue_limit_tokens == 100
+    batcher.start()
+    running = asyncio.create_task(batcher.submit(Job(0, 4)))
+    await model.started()
+    waiting = [asyncio.create_task(batcher.submit(Job(n, 10))) for n in range(1, 11)]
+    await settle()
+    with pytest.raises(
+        OverloadedError, match=r"100 of 100 tokens \(2 s of work, CONCHE_BATCHING__MAX_QUEUE_S"
+    ):
+        await batcher.submit(Job(99, 1))
+    batcher._bound_queue_by_time(0.0)  # slower: what waits stays, nothing comes in
+    assert batcher.queue_limit_tokens == 80
+    with pytest.raises(OverloadedError):
+        await batcher.submit_many(_jobs([10] * 50))
+    model.gate.set()
+    await asyncio.gather(running, *waiting)
+    for rate, limit in ((0.0, 32), (1e9, 1000)):
+        for _ in range(50):
+            batcher._bound_queue_by_time(rate)
+        assert batcher.queue_limit_tokens == limit
+    await batcher.close()
+
+
+async def test_small_batches_say_nothing_about_the_pace(execution: ExecutionThread) -> None:
+    """One text at a time is slow a token; a burst after it must not be refused for that."""
+    model = FakeModel()
+    limits = BatchingLimits(max_batch_tokens=16, max_queue_tokens=1000, max_queue_s=1e-9)
+    async with _batcher(model, execution, limits) as batcher:
+        await batcher.submit(Job(0, 7))
+        assert batcher.queue_limit_tokens == 1000
+        await batcher.submit(Job(1, 8))
+        assert batcher.queue_limit_tokens == 32
+
+
 async def test_the_retry_hint_grows_with_the_backlog(execution: ExecutionThread) -> None:
     """A fixed hint sends everyone back too early when the queue is long."""
     model = FakeModel(gate_open=False)
@@ -778,6 +819,7 @@ async def test_every_run_is_on_the_shared_thread(execution: ExecutionThread) -> 
         {"max_batch_tokens": 0},
         {"max_batch_size": 0},
         {"max_queue_tokens": 0},
+        {"max_queue_s": 0},
         {"max_queue_items": 0},
         {"max_wait_s": -1.0},
         {"free_padding_tokens": -1},
