@@ -2,12 +2,16 @@
 
 The reference is the PyTorch module that holds the weights as the bundle stores them, so what is measured is
 the graph alone; what rounding the weights costs is measured apart, by ``golden.fidelity``.
+
+Now and then a row of random tokens has a position where float32 has few digits left: there PyTorch is as far
+from the right value as the graph is, and they differ by both errors. So where they differ by more than the
+tolerance, the batch is computed in float64 as well, and the graph is held against that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +40,9 @@ TOLERANCES: Final = {
     "logits": 1e-4,
     "sequence_logits": 1e-4,
 }
+# Where float32 itself misses the tolerance, a graph may be so many times as far from float64 as PyTorch is:
+# the largest error of each is that of one position, and chance makes it several times smaller or larger.
+_FLOAT32_ERRORS_ALLOWED: Final = 4
 _PER_TOKEN: Final = frozenset({"last_hidden_state", "logits"})
 
 
@@ -51,13 +58,22 @@ class ParityCase:
         batch: Rows.
         sequence: Length of the longest row, in tokens.
         padded: Whether the others are shorter.
-        differences: Largest absolute difference over real positions, by output.
+        differences: Largest absolute difference over real positions, by output; from PyTorch in float32, or
+            from float64 where ``float32_errors`` has the output.
+        float32_errors: How far PyTorch in float32 is from float64, for outputs that were off by more than the
+            tolerance.
     """
 
     batch: int
     sequence: int
     padded: bool
     differences: dict[str, float]
+    float32_errors: dict[str, float] = field(default_factory=dict)
+
+    def allows(self, name: str, tolerance: float) -> bool:
+        """Whether output ``name`` is off by no more than ``tolerance``, or than float32 can help."""
+        allowed = max(tolerance, _FLOAT32_ERRORS_ALLOWED * self.float32_errors.get(name, 0.0))
+        return self.differences[name] <= allowed  # not "greater than": NaN must miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +98,7 @@ class ParityReport:
         """
         missed = []
         for name, tolerance in self.tolerances.items():
-            # Not "greater than": NaN must miss.
-            beyond = [case for case in self.cases if not case.differences[name] <= tolerance]
+            beyond = [case for case in self.cases if not case.allows(name, tolerance)]
             if beyond:
                 worst = max(beyond, key=lambda case: np.nan_to_num(case.differences[name], nan=np.inf))
                 missed.append(
@@ -98,7 +113,8 @@ class ParityReport:
         """Return what ``parity.json`` holds."""
         return {
             "reference": "PyTorch, float32, with the weights as stored",
-            "measure": "largest absolute difference over real positions",
+            "measure": "largest absolute difference over real positions; where it would be beyond the "
+            "tolerance, that from float64, beside PyTorch's own",
             "tolerances": self.tolerances,
             "worst": self.worst(),
             "cases": [
@@ -107,6 +123,7 @@ class ParityReport:
                     "sequence": case.sequence,
                     "padded": case.padded,
                     "differences": case.differences,
+                    **({"float32_errors": case.float32_errors} if case.float32_errors else {}),
                 }
                 for case in self.cases
             ],
@@ -156,11 +173,16 @@ def measure_parity(
         feeds = _random_batch(generator, reference, batch, sequence, padded=padded)
         expected, actual = reference.run(feeds), run(feeds)
         real = feeds["attention_mask"].astype(bool)
-        differences = {
-            name: _difference(expected[name], actual[name], real if name in _PER_TOKEN else None)
-            for name in reference.outputs
-        }
-        measured.append(ParityCase(batch, sequence, padded, differences))
+        rows = {name: real if name in _PER_TOKEN else None for name in reference.outputs}
+        differences = {name: _difference(expected[name], actual[name], rows[name]) for name in rows}
+        beyond = [name for name in rows if not differences[name] <= tolerances[name]]
+        float32_errors = {}
+        if beyond:
+            exact = reference.run_in_float64(feeds)
+            for name in beyond:
+                differences[name] = _difference(exact[name], actual[name], rows[name])
+                float32_errors[name] = _difference(exact[name], expected[name], rows[name])
+        measured.append(ParityCase(batch, sequence, padded, differences, float32_errors))
         progress()
     return ParityReport(tuple(measured), {name: tolerances[name] for name in reference.outputs})
 
@@ -182,7 +204,7 @@ def _random_batch(
 
 
 def _difference(
-    expected: NDArray[np.float32], actual: NDArray[np.float32], real: NDArray[np.bool_] | None
+    expected: NDArray[np.floating], actual: NDArray[np.floating], real: NDArray[np.bool_] | None
 ) -> float:
     if expected.shape != actual.shape:
         raise ParityError(f"the graph gives shape {actual.shape}, PyTorch {expected.shape}")

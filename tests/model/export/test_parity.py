@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from model.export.graph import GraphModule
@@ -74,6 +75,38 @@ def test_padding_positions_do_not_count(reference: GraphModule) -> None:
         return {**outputs, "last_hidden_state": hidden}
 
     measure_parity(reference, garbage_at_padding, cases=[(5, 17, True)]).raise_if_missed()
+
+
+class Rough(GraphModule):
+    """A module that float32 cannot compute: off by 3e-4 there."""
+
+    def run(self, feeds: Feeds) -> dict[str, NDArray[np.float32]]:
+        """Be right in float64 only."""
+        outputs = super().run(feeds)
+        if next(self.module.parameters()).dtype == torch.float32:
+            outputs["last_hidden_state"] = outputs["last_hidden_state"] + np.float32(3e-4)
+        return outputs
+
+
+@pytest.mark.parametrize(("error", "accepted"), [(0.0, True), (6e-4, True), (2e-3, False)])
+def test_a_graph_need_not_be_nearer_than_float32_can_be(
+    reference: GraphModule, error: float, accepted: bool
+) -> None:
+    """PyTorch is no measure where float32 fails it; float64 is, and a wrong graph still misses."""
+    rough = Rough(reference.module, reference.outputs, reference.vocab_size)
+
+    def graph(feeds: Feeds) -> Mapping[str, NDArray[np.float32]]:
+        outputs = reference.run(feeds)
+        return {**outputs, "last_hidden_state": outputs["last_hidden_state"] - np.float32(error)}
+
+    report = measure_parity(rough, graph, cases=[(2, 3, False)])
+    assert report.cases[0].float32_errors == {"last_hidden_state": pytest.approx(3e-4, rel=0.1)}
+    assert report.cases[0].differences["last_hidden_state"] == pytest.approx(error, rel=0.1, abs=1e-5)
+    if accepted:
+        report.raise_if_missed()
+    else:
+        with pytest.raises(ParityError, match=r"last_hidden_state differs by 0\.002"):
+            report.raise_if_missed()
 
 
 def test_nan_misses_every_tolerance() -> None:
