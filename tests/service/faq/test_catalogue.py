@@ -20,7 +20,7 @@ from service.errors import (
     UnknownEntryError,
 )
 from service.faq.calibration import texts_to_measure
-from service.faq.catalogue import FaqCatalogue, Found
+from service.faq.catalogue import FaqCatalogue, Found, FoundHit
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.filters import parse_filter
@@ -37,6 +37,10 @@ SHOP = [
     FaqEntry(id="hidden", question="secret", answer="x", enabled=False),
 ]
 MODES: tuple[Mode, ...] = ("hybrid", "dense", "lexical")
+
+
+def _shown(found: Found) -> tuple[list[FoundHit], str | None]:
+    return found.hits, found.default_answer
 
 
 def _ids(found: Found) -> list[str]:
@@ -97,9 +101,9 @@ async def test_min_score_is_the_requests_then_the_collections(open_catalogue: Op
     every = await _first(catalogue, "退款多久到账")
     assert (len(every.hits), every.default_answer) == (2, None)
     assert _ids(await _first(catalogue, "退款多久到账", min_score=every.hits[0].confidence)) == ["refund"]
-    assert await _first(catalogue, "qqqq", min_score=1.0) == Found([], None)
+    assert _shown(await _first(catalogue, "qqqq", min_score=1.0)) == ([], None)
     await catalogue.configure("shop", default_answer="Ask us.", min_score=1.0)
-    assert await _first(catalogue, "qqqq") == Found([], "Ask us.")
+    assert _shown(await _first(catalogue, "qqqq")) == ([], "Ask us.")
     assert len((await _first(catalogue, "qqqq", min_score=0.0)).hits) == 2
     await catalogue.configure("shop", default_answer=None, min_score=None)
     assert len((await _first(catalogue, "qqqq")).hits) == 2
@@ -113,7 +117,7 @@ async def test_a_filter_decides_what_is_searched(open_catalogue: OpenCatalogue) 
     english = parse_filter({"field": "language", "equals": "en"})
     assert _ids(await _first(catalogue, "退款多久到账", filter_=english)) == ["password"]
     nothing = parse_filter({"field": "language", "equals": "fr"})
-    assert await _first(catalogue, "退款多久到账", filter_=nothing) == Found([], "Ask us.")
+    assert _shown(await _first(catalogue, "退款多久到账", filter_=nothing)) == ([], "Ask us.")
 
 
 @pytest.mark.parametrize("top_k", [0, -1])
@@ -144,7 +148,8 @@ async def test_no_queries_and_no_entries_give_no_hits(open_catalogue: OpenCatalo
     catalogue.store.create("shop")
     assert await catalogue.search("shop", []) == []
     for mode in MODES:
-        assert await catalogue.search("shop", ["a", "b"], mode=mode) == [Found([], None)] * 2
+        found = await catalogue.search("shop", ["a", "b"], mode=mode)
+        assert [_shown(each) for each in found] == [([], None)] * 2
     with pytest.raises(UnknownCollectionError):
         await catalogue.search("none", ["a"])
 
@@ -491,7 +496,7 @@ async def test_what_one_process_writes_the_other_finds(
     await one.delete("shop", ids=["zebra"])
     assert "zebra" not in _ids(await _first(other, "zebra"))
     await one.configure("shop", default_answer="none", min_score=1.0)
-    assert await _first(other, "qqqq") == Found([], "none")
+    assert _shown(await _first(other, "qqqq")) == ([], "none")
     await one.drop("shop")
     with pytest.raises(UnknownCollectionError):
         await _first(other, "退款")

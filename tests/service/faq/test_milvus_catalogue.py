@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from model.runtime.bundle import Manifest
 from service.errors import ModelMismatchError, UnknownCollectionError, UnknownEntryError
-from service.faq.catalogue import FaqCatalogue, Found
+from service.faq.catalogue import FaqCatalogue
 from service.faq.entries import FaqEntry
 from service.faq.filters import parse_filter
 from service.faq.milvus_connection import MilvusConnection
@@ -94,7 +94,7 @@ async def test_a_collection_is_used_from_its_first_entry_to_its_last(
         await catalogue.configure("shop", default_answer="Ask us.", min_score=0.0)
     await compare()
     [nothing] = await other.search("shop", ["zzz"], mode="lexical")
-    assert nothing == Found([], "Ask us.")
+    assert (nothing.hits, nothing.default_answer) == ([], "Ask us.")
 
     judged = [
         LabelledQuery("退款到账", ("refund",)),

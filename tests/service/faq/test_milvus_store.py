@@ -303,6 +303,7 @@ def test_a_server_that_hangs_is_not_there(tmp_path: Path) -> None:
     with milvus_lite_server(tmp_path) as server:
         connection = MilvusConnection(server.uri, timeout_s=1.0)
         os.killpg(server.process.pid, signal.SIGSTOP)
+        os.waitpid(server.process.pid, os.WUNTRACED)  # all of its threads have stopped
         try:
             with pytest.raises(UnavailableError, match=f"Milvus at {server.uri} does not answer"):
                 connection.aliases()
