@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from model.runtime.bundle import Manifest
 from service.errors import ModelMismatchError, UnknownCollectionError, UnknownEntryError
-from service.faq.catalogue import FaqCatalogue
+from service.faq.catalogue import FaqCatalogue, Found
 from service.faq.entries import FaqEntry
 from service.faq.filters import parse_filter
 from service.faq.milvus_connection import MilvusConnection
