@@ -19,7 +19,8 @@ class Places:
 
     Attributes:
         limit: as given; the owner may change it. What is in stays in, if it is more.
-        taken: 0 to ``limit``; kept by the owner, who adds what it lets in.
+        taken: 0 to ``limit``, or more for a while after it was lowered; kept by the owner, who adds what it
+            lets in.
     """
 
     __slots__ = ("limit", "taken")
@@ -34,7 +35,7 @@ class Places:
         Args:
             wanted: what all of the request would take, >= 0.
         """
-        free = self.limit - self.taken
+        free = max(0, self.limit - self.taken)
         small = max(1, self.limit // _SMALL_PART)
         if wanted <= small:
             return wanted if wanted <= free else None

@@ -50,3 +50,13 @@ def test_a_small_request_is_let_in_whole_or_not_at_all() -> None:
     assert (places.share(8), places.share(9), places.share(0)) == (8, None, 0)
     places.taken = 73
     assert (places.share(8), places.share(7)) == (None, 7)
+
+
+def test_a_lowered_limit_keeps_others_out_until_there_is_room() -> None:
+    """What is in stays; a request that wants nothing needs no room."""
+    places = Places(80)
+    places.taken = 60
+    places.limit = 40
+    assert (places.share(1), places.share(100), places.share(0)) == (None, None, 0)
+    places.taken = 39
+    assert places.share(1) == 1
