@@ -10,6 +10,7 @@ number of entries, so nothing has a reason to grow. Ends with exit code 1 if som
 """
 
 import argparse
+import contextlib
 import http.client
 import importlib
 import json
@@ -377,7 +378,11 @@ def reload_models(port: int, traffic: Traffic, every_s: float) -> None:
                 Call("POST /admin/models", "/admin/models", {"bundle": bundle}),
             ):
                 started_at = time.monotonic()
-                status, answer = connection.send(call)
+                try:
+                    status, answer = connection.send(call)
+                except (OSError, http.client.HTTPException) as error:
+                    traffic.note(call.operation, 0, 0.0, repr(error))
+                    continue
                 problem = None if status in call.ok else f"{status} {answer[:200]!r}"
                 # Not among the times: loading takes seconds, and would be the p99 of its minute.
                 traffic.note(call.operation, status, time.monotonic() - started_at, problem)
@@ -389,7 +394,10 @@ def sample(pid: int, inside: Path, data: Path, at_s: float) -> Sample:
     process = Path(f"/proc/{pid}")
     pages = int((process / "statm").read_text(encoding="ascii").split()[1])
     tasks = json.loads(inside.read_text(encoding="utf-8"))["tasks"] if inside.exists() else 0
-    disk = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
+    disk = 0
+    for path in data.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # journals and snapshots come and go
+            disk += path.stat().st_size if path.is_file() else 0
     return Sample(
         at_s=round(at_s, 1),
         rss_mib=round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1),
