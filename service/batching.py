@@ -455,7 +455,8 @@ class DynamicBatcher(Generic[Item, Result]):
         rate = tokens / max(run.ended_at - dispatched_at, 1e-6)
         previous = rate if self._tokens_per_second is None else self._tokens_per_second
         self._tokens_per_second = previous + _THROUGHPUT_SMOOTHING * (rate - previous)
-        if not failed and 2 * tokens >= self.limits.max_batch_tokens:
+        large = 2 * tokens >= self.limits.max_batch_tokens or 2 * len(batch) >= self.limits.max_batch_size
+        if large and not failed:
             self._bound_queue_by_time(rate)
         padded_tokens = len(batch) * max(entry.length for entry in batch)
         self._runs += 1

@@ -434,6 +434,16 @@ async def test_small_batches_say_nothing_about_the_pace(execution: ExecutionThre
         assert batcher.queue_limit_tokens == 32
 
 
+async def test_batches_are_large_by_rows_too(execution: ExecutionThread) -> None:
+    """Where rows fill a batch it never has half of its tokens, and the bound by time would never hold."""
+    limits = BatchingLimits(max_batch_tokens=100, max_batch_size=4, max_queue_tokens=1000, max_queue_s=1e-9)
+    async with _batcher(FakeModel(), execution, limits) as batcher:
+        await batcher.submit(Job(0, 3))
+        assert batcher.queue_limit_tokens == 1000
+        await batcher.submit_many(_jobs([3] * 2))
+        assert batcher.queue_limit_tokens == 200
+
+
 async def test_the_retry_hint_grows_with_the_backlog(execution: ExecutionThread) -> None:
     """A fixed hint sends everyone back too early when the queue is long."""
     model = FakeModel(gate_open=False)
