@@ -9,6 +9,7 @@ scheme's rules (``decoding``), so no answer holds an ``I-X`` out of place.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ _LIST_SEPARATORS = frozenset("、")
 # Not part of an entity at its border. The Latin full stop is missing on purpose ("U.S.", "Inc."), as are
 # brackets and quotation marks, which may belong to a name.
 _TRIMMED = frozenset(",;:，；：、。")
+# A tokenizer may have a piece such as "53)" or "2.", so that no label can part the number from the mark.
+_OPENING, _CLOSING = "([{（［【｛《〈「『", ")]}）］】｝》〉」』"
+_PARTNERS = dict(zip(_OPENING + _CLOSING, _CLOSING + _OPENING, strict=True))
+_ENDS_OF_SENTENCES = frozenset(".!?．！？")
 # A normaliser may drop them, so they part nothing.
 _INVISIBLE_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf"})
 _OTHER, _INVISIBLE, _SPACED_LETTER = range(3)
@@ -98,6 +103,7 @@ def find_entities(
     free_from = 0  # an entity widened to a whole visible character must not reach into the next
     for first, last in _linked(_runs(path, scheme), path, joints, of_words, scheme):
         start, end = trimmer.tidy(max(words[first].start, free_from), words[last].end)
+        start, end = trimmer.without_stray_marks(start, end)
         label = scheme.types[path[first]]
         if start < end and label is not None:
             named = [scheme.types[index] is not None for index in path[first : last + 1]]
@@ -226,6 +232,7 @@ class Trimmer:
     """Gives spans their final borders; a pass over the text, then constant time each."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         borders = grapheme_borders(text)
         self._last_border = last_true(borders)
         self._next_border = next_true(borders)
@@ -244,6 +251,30 @@ class Trimmer:
             return end, end
         first, last = self._next_kept[start], self._last_kept[end - 1]
         return int(self._last_border[first]), int(self._next_border[last + 1])
+
+    def without_stray_marks(self, start: int, end: int) -> tuple[int, int]:
+        """Take off brackets whose other half is outside, and the end of a sentence behind a digit.
+
+        Both stand at the border of a tidy range only because a token holds them together with what is named.
+        """
+        brackets = Counter(mark for mark in self._text[start:end] if mark in _PARTNERS)
+        while start < end:
+            last = int(self._last_border[end - 1])
+            mark = self._text[last]
+            if mark in _CLOSING:
+                stray = brackets[mark] > brackets[_PARTNERS[mark]]
+                brackets[mark] -= 1
+            else:
+                stray = mark in _ENDS_OF_SENTENCES and last > start and self._text[last - 1].isdecimal()
+            if not stray:
+                break
+            start, end = self.tidy(start, last)
+        while start < end and (mark := self._text[start]) in _OPENING:
+            if brackets[mark] <= brackets[_PARTNERS[mark]]:
+                break
+            brackets[mark] -= 1
+            start, end = self.tidy(int(self._next_border[start + 1]), end)
+        return start, end
 
 
 def _is_trimmed(character: str) -> bool:

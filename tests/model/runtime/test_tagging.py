@@ -67,6 +67,28 @@ def tag_by_table(text: str) -> list[Entity]:
 # Words
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A50953）", "A50953"),
+        ("20261295502252.", "20261295502252"),
+        ("８８！）", "８８"),
+        ("(((7", "7"),
+        ("7)))", "7"),
+        ("x (7", "x (7"),
+        ("Bank (UK)", "Bank (UK)"),
+        ("(UK) Bank", "(UK) Bank"),
+        ("Yahoo!", "Yahoo!"),
+        ("Acme Inc.", "Acme Inc."),
+        (")", None),
+    ],
+)
+def test_a_mark_that_a_token_holds_with_a_number_stays_outside(text: str, found: str | None) -> None:
+    """Vocabularies have pieces such as "53)" and "2."; a bracket whose other half is inside belongs there."""
+    expected = [] if found is None else [(found, "LOC")]
+    assert tag(text, pieces(text, (0, len(text), 0)), ["B-LOC"]) == expected
+
+
 def test_the_first_token_decides_for_a_word() -> None:
     """Training labels it first; a span never ends inside a word of a script with spaces."""
     text = "in Parisian"
