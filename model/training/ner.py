@@ -307,8 +307,8 @@ class NerTrainer:
 def gains_by_bfloat16(features: frozenset[str]) -> bool:
     """Whether a processor computes products faster in bfloat16 than in float32.
 
-    It is twice as fast by instructions for it. Without them PyTorch takes longer in bfloat16: four times as long
-    with AVX-512 (80 and 21 ms for [2048, 384] by [384, 1536]), fifty times with AVX2.
+    It is twice as fast by instructions for it. Without them PyTorch takes longer: four times as long with
+    AVX-512 (80 and 21 ms for [2048, 384] by [384, 1536]), fifty times with AVX2.
 
     Args:
         features: As ``model.runtime.processor.Processor`` has them.
