@@ -44,6 +44,9 @@ done
 curl -fsS --cacert "$TLS_FOLDER/tls.crt" "https://localhost:8443/readyz" >/dev/null || fail 'no answer over https'
 services=$(curl -fsS "${base%:*}:9090/api/v1/query" --data-urlencode 'query=count(up{job="conche"} == 1)' | grep -o '"[0-9]*"\]' | tr -dc 0-9)
 [ "$services" = 2 ] || fail "Prometheus sees $services services"
+expiry=$(date -d "$(openssl x509 -enddate -noout -in "$TLS_FOLDER/tls.crt" | cut -d= -f2)" +%s)
+told=$(curl -fsS "${base%:*}:9090/api/v1/query" --data-urlencode 'query=conche_tls_certificate_expiry_timestamp_seconds{job="proxy"}' | grep -o '"[0-9]*"\]' | tr -dc 0-9)
+[ "$told" = "$expiry" ] || fail "the proxy's certificate expires at $expiry, and Prometheus believes $told"
 echo 'lifecycle: two services share their FAQ behind the proxy, https is served, Prometheus sees both'
 
 # A shell as process 1 would keep SIGTERM to itself.

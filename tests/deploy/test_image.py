@@ -4,11 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from service.settings import Settings, options
 
@@ -203,6 +206,57 @@ def test_proxies_publish_what_they_listen_on() -> None:
     )
     assert len(waits) == 2
     assert min(waits) > longest
+
+
+def _seconds(year: int, month: int, day: int) -> int:
+    return int(datetime(year, month, day, tzinfo=UTC).timestamp())
+
+
+def _converted(expression: str, variables: dict[str, int]) -> int:
+    """What an expression of https.cfg gives: arithmetic with numbers and variables."""
+    fetched, *converters = re.findall(r"([\w.]+(?:\([\w.]+\))?)", expression)
+    value = variables[fetched.removeprefix("var(").removesuffix(")")]
+    steps = {
+        "add": int.__add__,
+        "sub": int.__sub__,
+        "mul": int.__mul__,
+        "div": int.__floordiv__,
+        "mod": int.__mod__,
+    }
+    for converter in converters:
+        name, _, operand = converter.removesuffix(")").partition("(")
+        value = steps[name](value, variables[operand] if operand in variables else int(operand))
+    return value
+
+
+@given(st.integers(_seconds(2001, 1, 1), _seconds(2049, 12, 31)))
+@example(_seconds(2028, 2, 29))
+@example(_seconds(2028, 3, 1) - 1)
+@example(_seconds(2028, 3, 1))
+@example(_seconds(2032, 1, 1) - 1)
+def test_the_proxy_tells_when_its_certificate_expires(expiry: int) -> None:
+    """HAProxy has a certificate's end as YYMMDDhhmmssZ only, and Prometheus cannot read that."""
+    variables = {"ssl_f_notafter": int(f"{datetime.fromtimestamp(expiry, UTC):%y%m%d%H%M%S}")}
+    text = (ROOT / "deploy" / "haproxy" / "https.cfg").read_text(encoding="utf-8")
+    for name, expression in re.findall(r"set-var\((txn\.\w+)\) (\S+)", text):
+        variables[name] = _converted(expression, variables)
+    assert variables["txn.expiry"] == expiry
+
+
+def test_prometheus_asks_the_proxy_for_its_certificate() -> None:
+    """By its name and port, for the metric that the service has too, so that one alert is for both."""
+    text = (ROOT / "deploy" / "haproxy" / "https.cfg").read_text(encoding="utf-8")
+    served, watched = re.findall(r"bind :(\d+) (ssl crt \S+)", text)
+    assert served[1] == watched[1]
+    assert "\\nconche_tls_certificate_expiry_timestamp_seconds %[var(txn.expiry)]" in text
+    prometheus = yaml.safe_load(
+        (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    )
+    (job,) = (job for job in prometheus["scrape_configs"] if job["job_name"] == "proxy")
+    (asked,) = job["dns_sd_configs"]
+    assert (job["scheme"], asked["names"], asked["port"]) == ("https", ["tls"], int(watched[0]))
+    assert "tls" in SERVICES
+    assert not any(str(asked["port"]) in port for port in SERVICES["tls"]["ports"])
 
 
 def test_the_file_for_milvus_sets_what_the_service_knows() -> None:
