@@ -37,7 +37,7 @@ HEAD = """\
 #IMAGE_TAG=local
 #REVISION=unknown
 #REQUIREMENTS=serve
-#OPENVINO=0
+#OPENVINO=1
 
 # Where spans go if CONCHE_TRACING=true, under what name, and how many; read by OpenTelemetry's SDK.
 #OTEL_SERVICE_NAME=conche

@@ -48,7 +48,8 @@ class Component:
         name: as the lock spells it.
         version: pinned.
         licence: SPDX expression.
-        required: False = of an image built with REQUIREMENTS=milvus or OPENVINO=1 only.
+        required: False = only in images built with REQUIREMENTS=milvus, or with OPENVINO=1, the default on
+            x86-64.
     """
 
     name: str
@@ -188,7 +189,8 @@ def licence_list() -> str:
         "",
         "Written by `make sbom`. Licence texts lie beside each package in the image (`*.dist-info`) and",
         "beside each model; Python and the system are the base image's. Packages that are *optional*",
-        "come with `REQUIREMENTS=milvus` or `OPENVINO=1`.",
+        "come with `REQUIREMENTS=milvus`, or with `OPENVINO=1`, the default on x86-64. `hf-xet` and",
+        "`huggingface-hub` are taken out again, as nothing that serves uses them.",
         "",
         "| what | version | licence |",
         "| --- | --- | --- |",

@@ -43,6 +43,7 @@ EngineName = Literal["onnxruntime", "openvino"]
 How = Literal["only", "measured", "remembered", "unmeasured"]
 
 OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
+_X86_BFLOAT16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
 _PROCEDURE: Final = 1
 # [B, S] of the batches that are measured: one short text, and company.
@@ -154,6 +155,17 @@ def _engines(wish: Literal["auto"] | EngineName) -> tuple[EngineName, ...]:
     return (wish,)
 
 
+def _lacks_openvino(wishes: EngineWishes, processor: Processor) -> bool:
+    """Whether the processor could do much more with the extra, and the operator leaves the choice to us."""
+    free = (wishes.engine, wishes.precision, wishes.providers) == ("auto", "auto", (CPU_PROVIDER,))
+    return (
+        free
+        and processor.machine == "x86_64"
+        and not _X86_BFLOAT16.isdisjoint(processor.features)
+        and importlib.util.find_spec("openvino") is None
+    )
+
+
 def _precisions(engine: EngineName, processor: Processor) -> list[Candidate]:
     if engine == "openvino":
         # Here and not at the top: it takes 25 MB, and need not be installed.
@@ -196,6 +208,11 @@ class EngineChooser:
     def __init__(self, wishes: EngineWishes, *, threads: int, folder: Path | None = None) -> None:
         self._processor = read_processor()
         self._candidates = candidates(wishes, self._processor)
+        if _lacks_openvino(wishes, self._processor):
+            logger.info(
+                "this processor has bfloat16, in which OpenVINO, an extra, computes several times faster: %s",
+                OPENVINO_EXTRA,
+            )
         self._wishes = wishes
         self._threads = threads
         self._folder = folder

@@ -83,7 +83,8 @@ def test_image_installs_by_hash_what_serving_needs() -> None:
     runs = " ".join(rest for name, rest in instructions() if name == "RUN")
     assert runs.count("--require-hashes") == 3
     assert "dev.txt" not in runs
-    assert "torch" not in runs
+    # OpenVINO has a folder of that name, which is taken out.
+    assert not re.search(r"install[^&;]*torch", runs)
 
 
 def test_build_context_holds_only_what_is_copied() -> None:

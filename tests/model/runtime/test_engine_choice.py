@@ -90,6 +90,32 @@ def test_openvino_is_an_extra() -> None:
         candidates(EngineWishes("openvino"), PLAIN)
 
 
+@pytest.mark.usefixtures("without_openvino")
+@pytest.mark.parametrize(
+    ("wishes", "features", "told"),
+    [
+        (EngineWishes(), {"avx2", "amx_bf16"}, True),
+        (EngineWishes(), {"avx512_bf16"}, True),
+        (EngineWishes(), {"avx2"}, False),
+        (EngineWishes("onnxruntime"), {"amx_bf16"}, False),
+        (EngineWishes(precision="float32"), {"amx_bf16"}, False),
+    ],
+)
+def test_a_processor_that_could_do_more_with_the_extra_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wishes: EngineWishes,
+    features: set[str],
+    told: bool,
+) -> None:
+    """Somebody who chose has no need of advice."""
+    processor = Processor("some", "Linux", "x86_64", frozenset(features))
+    monkeypatch.setattr("model.runtime.engine_choice.read_processor", lambda: processor)
+    with caplog.at_level("INFO", "model.runtime.engine_choice"):
+        EngineChooser(wishes, threads=1)
+    assert ("pip install -e '.[openvino]'" in caplog.text) == told
+
+
 @pytest.mark.parametrize("engine", ["auto", "openvino", "onnxruntime"])
 def test_bfloat16_by_name_where_there_is_none_is_told(bfloat16: Callable[[bool], None], engine: str) -> None:
     """OpenVINO would take the wish, compute in float32 and say nothing."""
