@@ -25,6 +25,9 @@ _LIST_SEPARATORS = frozenset("、")
 # Not part of an entity at its border. The Latin full stop is missing on purpose ("U.S.", "Inc."), as are
 # brackets and quotation marks, which may belong to a name.
 _TRIMMED = frozenset(",;:，；：、。")
+# Symbols that belong to what is before them: degrees ("25°"), and kana's sound marks.
+_KEPT_SYMBOLS = frozenset("\u00b0\u309b\u309c")
+_MARK, _LETTER, _DIGIT, _KEYCAP, _EMOJI_STYLE = range(5)
 # A tokenizer may have a piece such as "53)" or "2.", so that no label can part the number from the mark.
 _OPENING, _CLOSING = "([{（［【｛《〈「『", ")]}）］】｝》〉」』"
 _PARTNERS = dict(zip(_OPENING + _CLOSING, _CLOSING + _OPENING, strict=True))
@@ -237,7 +240,9 @@ class Trimmer:
         self._last_border = last_true(borders)
         self._next_border = next_true(borders)
         # A visible character goes or stays whole, as its first code point has it.
-        kept = classify(text, _is_trimmed)[self._last_border[:-1]] == 0
+        firsts = self._last_border[:-1]
+        kept = classify(text, _is_trimmed)[firsts] == 0
+        kept &= ~np.isin(firsts, firsts[_makes_emoji(text, firsts)])
         self._last_kept = last_true(kept)
         self._next_kept = next_true(kept)
 
@@ -282,4 +287,42 @@ def _is_trimmed(character: str) -> bool:
         character in _TRIMMED
         or character.isspace()
         or unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp", "Zs"}
+        or _is_picture(character)
     )
+
+
+def _is_picture(character: str) -> bool:
+    """Whether it is an emoji or another symbol that no name begins or ends with.
+
+    Not what is made of letters or digits, such as ℃, № and ㈱; but ™ only says something about the name.
+    """
+    if unicodedata.category(character) not in {"So", "Sk"} or character in _KEPT_SYMBOLS:
+        return False
+    return character in "\u2120\u2122" or not any(map(str.isalnum, unicodedata.normalize("NFKC", character)))
+
+
+def _makes_emoji(text: str, firsts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[n] what makes an emoji of a mark or a digit: the keycap around 1, the emoji style of ‼.
+
+    A letter stays one before a selector of style, which may be left over from an emoji that was taken out.
+
+    Args:
+        text: n code points.
+        firsts: [n], where the visible character of each begins.
+    """
+    kinds = classify(text, _emoji_kind)
+    base = kinds[firsts]
+    makes: NDArray[np.bool_] = ((kinds == _KEYCAP) & (base != _LETTER)) | (
+        (kinds == _EMOJI_STYLE) & (base != _LETTER) & (base != _DIGIT)
+    )
+    return makes
+
+
+def _emoji_kind(character: str) -> int:
+    if character == "\u20e3":
+        return _KEYCAP
+    if character == "\ufe0f":
+        return _EMOJI_STYLE
+    if character.isalpha():
+        return _LETTER
+    return _DIGIT if character.isalnum() else _MARK

@@ -216,8 +216,8 @@ def test_what_stands_before_moves_every_span_by_its_length(prefix: str) -> None:
         ("in U.S. x", 3, 7, "U.S."),
         ("e\u0301mile x", 0, 1, "e\u0301"),
         ("e\u0301mile x", 1, 6, "e\u0301mile"),
-        ("👩\u200d👧 x", 0, 1, "👩\u200d👧"),
-        ("👍🏽 x", 0, 1, "👍🏽"),
+        ("\u1112\u1161\u11ab x", 0, 1, "\u1112\u1161\u11ab"),
+        ("e\u0301\u0302 x", 1, 2, "e\u0301\u0302"),
     ],
 )
 def test_borders_are_trimmed_then_widened_to_whole_characters(
@@ -225,6 +225,43 @@ def test_borders_are_trimmed_then_widened_to_whole_characters(
 ) -> None:
     """A token may be wider or narrower than what a reader would mark."""
     assert tag(text, pieces(text, (start, end, 0)), ["B-LOC"]) == [(wanted, "LOC")]
+
+
+@pytest.mark.parametrize(
+    "symbols",
+    [
+        "😀",
+        "🎉😀",
+        "👍🏽",
+        "👩\u200d👩\u200d👧",
+        "🇫🇷",
+        "❤️",
+        "‼️",
+        "1️⃣",
+        "#\u20e3",
+        "★",
+        "™",
+        "®",
+        "`",
+        "\ufe0f",
+    ],
+)
+def test_emoji_and_symbols_at_a_border_are_no_part_of_a_name(symbols: str) -> None:
+    """A tagger that saw few of them labels them like their neighbours: "小明😀" as a person."""
+    for text in (f"{symbols} 小明", f"小明 {symbols}", f"{symbols}小明{symbols}"):
+        if not text.endswith("明\ufe0f"):  # a selector behind a letter is part of that visible character
+            assert tag(text, pieces(text, (0, len(text), 0)), ["B-PER"]) == [("小明", "PER")]
+    assert tag(symbols, pieces(symbols, (0, len(symbols), 0)), ["B-PER"]) == []
+    inside = f"小{symbols} 明"
+    assert tag(inside, pieces(inside, (0, len(inside), 0)), ["B-PER"]) == [(inside, "PER")]
+
+
+@pytest.mark.parametrize(
+    "text", ["25°", "25℃", "№ 7", "㈱トヨタ", "C++", "$62", "小明\ufe0f", "e\u0301\ufe0f", "1\ufe0f", "Ⓐ"]
+)
+def test_letters_and_digits_in_another_form_stay(text: str) -> None:
+    """And signs of units, of money and of sums: people label quantities too."""
+    assert tag(text, pieces(text, (0, len(text), 0)), ["B-LOC"]) == [(text, "LOC")]
 
 
 def test_a_span_of_separators_only_is_none() -> None:
@@ -238,7 +275,7 @@ def test_two_labels_on_one_visible_character_give_one_entity() -> None:
     assert tag(text, pieces(text, (0, 1, 0), (1, 2, 1)), ["B-PER", "B-LOC"]) == [("e\u0301", "PER")]
 
 
-LETTERS = "Tim Cook Paris New York 张三李北京、，。 ,.\n\u0301\u200d🙂👍🏽é"
+LETTERS = "Tim Cook Paris New York 张三李北京、，。 ,.\n\u0301\u200d🙂👍🏽é1\ufe0f\u20e3"
 
 
 @settings(deadline=None)
@@ -256,6 +293,8 @@ def test_spans_are_ordered_apart_trimmed_and_whole(text: str, data: st.DataObjec
         part = text[entity.start : entity.end]
         assert part == part.strip(" \t\n、,，。")
         assert "、" not in part
+        assert part[0] not in "🙂👍"
+        assert not part.endswith(("🙂", "👍", "1\u20e3", "1\ufe0f\u20e3"))
         assert borders[entity.start]
         assert borders[entity.end]
         assert 0.0 <= entity.score <= 1.0
