@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from model.runtime.text_borders import is_unspaced
+from model.training.label_files.joining import Joiner, as_written
 from model.training.label_files.readings import BadLine, FormatError, Reading
 from model.training.label_files.span_rules import checked_span, labelled_text
 from model.training.spans import LabelledText
@@ -24,6 +23,8 @@ from model.training.tag_schemes import (
 )
 
 CONLL: Final = "conll"
+CONLL_SPACED: Final = "conll-spaced"
+_NO_SPACE: Final = "SpaceAfter=No"
 _DOCUMENT_START: Final = "-DOCSTART-"
 _TEXT_COMMENT: Final = re.compile(r"#\s*text\s*=\s*(.*\S)\s*")
 _TOKEN_NUMBER: Final = re.compile(r"\d+(?:[-.]\d+)?")
@@ -50,18 +51,20 @@ class _Layout:
     tag: int
 
 
-def read_conll(path: Path, lines: Sequence[str]) -> Reading:
+def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Reading:
     """Read tokens and tags in columns parted by tabs or spaces.
 
     The tags are those of the last column that holds such (CoNLL-2003 has two), tokens those of the first that
     is not their number. A comment ``# text = ...`` before a sentence is its text if the tokens are found in
-    it; else the text is rebuilt: tokens joined by spaces, and by nothing where one side is written without
-    spaces (Chinese, Japanese, Thai, full-width punctuation) or all tokens of the file are single characters.
-    A sentence with a fault is left out whole.
+    it; else the text is made again: by ``SpaceAfter=No`` in a further column where the file has that
+    (CoNLL-U), else as ``joining`` says, by nothing where one side is written without spaces (Chinese,
+    Japanese, Thai, full-width punctuation) or all tokens of the file are single characters. A sentence with a
+    fault is left out whole.
 
     Args:
         path: Named in what is reported.
         lines: Of the file.
+        spaced: Make all texts again, with spaces between all tokens of scripts with spaces.
 
     Raises:
         FormatError: No column holds tags, or they are of no known scheme.
@@ -83,17 +86,28 @@ def read_conll(path: Path, lines: Sequence[str]) -> Reading:
         scheme = recognise_scheme(tags for _, _, tags in usable)
     except UnknownSchemeError as error:
         raise FormatError(f"{path}: {error}") from error
-    by_character = _is_by_character([tokens for _, tokens, _ in usable])
+    joiner = Joiner((tokens for _, tokens, _ in usable), spaced=spaced)
+    says_spaces = not spaced and not all(all(_spaces_of(sentence, layout)) for sentence, _, _ in usable)
     texts: list[LabelledText] = []
-    out_of_place = 0
+    out_of_place = joined = 0
     for sentence, tokens, tags in usable:
+        written = tokens if spaced else [as_written(token) for token in tokens]
+        placed = _found_in(sentence.original, tokens) or _found_in(sentence.original, written)
+        if placed is None or spaced:
+            placed = joiner.join(written, _spaces_of(sentence, layout) if says_spaces else None)
+            joined += not says_spaces and len(tokens) > 1
         try:
-            texts.append(_labelled(sentence, tokens, tags, by_character=by_character))
+            texts.append(_labelled(*placed, tags))
         except ValueError as error:
             bad.append(BadLine(path, sentence.rows[0].line, str(error)))
         else:
             out_of_place += count_out_of_place(tags, scheme)
     notes = []
+    if joined and not spaced:
+        notes.append(
+            f"{joined} texts were made again from their tokens, with spaces as people write them; "
+            f"--format {CONLL_SPACED} puts one between any two"
+        )
     if out_of_place:
         notes.append(
             f"{out_of_place} tags are out of place in {scheme}; each was read as the start of an entity"
@@ -185,10 +199,7 @@ def _columns_of(sentence: _Sentence, layout: _Layout, *, letters: bool) -> tuple
     return tokens, tags
 
 
-def _labelled(
-    sentence: _Sentence, tokens: Sequence[str], tags: Sequence[str], *, by_character: bool
-) -> LabelledText:
-    text, borders = _found_in(sentence.original, tokens) or _joined(tokens, by_character=by_character)
+def _labelled(text: str, borders: Sequence[tuple[int, int]], tags: Sequence[str]) -> LabelledText:
     return labelled_text(
         text,
         [
@@ -196,6 +207,18 @@ def _labelled(
             for run in entities_of_tags(tags)
         ],
     )
+
+
+def _spaces_of(sentence: _Sentence, layout: _Layout) -> list[bool]:
+    """Whether a space follows each token, as far as ``SpaceAfter=No`` says."""
+    return [
+        not any(
+            _NO_SPACE in column.split("|")
+            for place, column in enumerate(row.columns)
+            if place not in (layout.token, layout.tag)
+        )
+        for row in sentence.rows
+    ]
 
 
 def _found_in(original: str | None, tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]] | None:
@@ -212,28 +235,3 @@ def _found_in(original: str | None, tokens: Sequence[str]) -> tuple[str, list[tu
         borders.append((position, position + len(token)))
         position += len(token)
     return None if original[position:].strip() else (original, borders)
-
-
-def _joined(tokens: Sequence[str], *, by_character: bool) -> tuple[str, list[tuple[int, int]]]:
-    text = ""
-    borders: list[tuple[int, int]] = []
-    for token in tokens:
-        if text and not by_character and not (_needs_no_space(text[-1]) or _needs_no_space(token[0])):
-            text += " "
-        borders.append((len(text), len(text) + len(token)))
-        text += token
-    return text, borders
-
-
-def _needs_no_space(character: str) -> bool:
-    if character.isspace():
-        return True
-    if is_unspaced(character):  # Korean words have spaces between them
-        return not unicodedata.name(character, "").startswith(("HANGUL", "HALFWIDTH HANGUL"))
-    return unicodedata.category(character)[0] == "P" and unicodedata.east_asian_width(character) in "WF"
-
-
-def _is_by_character(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether a file has a character a line, as Chinese ones often do, its Latin words in letters too."""
-    tokens = [token for sentence in sentences for token in sentence]
-    return all(len(token) == 1 for token in tokens) and any(map(is_unspaced, tokens))

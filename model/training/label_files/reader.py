@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from model.training.label_files.conll import CONLL, has_tag_column, read_conll
+from model.training.label_files.conll import CONLL, CONLL_SPACED, has_tag_column, read_conll
 from model.training.label_files.json_lines import DOCCANO, JSONL, json_lines_form, parsed, read_json_lines
 from model.training.label_files.label_studio import LABEL_STUDIO, read_label_studio
 from model.training.label_files.readings import FormatError, Reading, read_lines
 
-LabelFormat = Literal["conll", "jsonl", "label-studio", "doccano"]
+LabelFormat = Literal["conll", "conll-spaced", "jsonl", "label-studio", "doccano"]
 LABEL_FORMATS: Final[tuple[LabelFormat, ...]] = get_args(LabelFormat)
 # Enough to tell the formats apart.
 _FIRST_LINES: Final = 200
@@ -32,8 +32,8 @@ def read_labelled(path: Path, form: LabelFormat | None = None) -> Reading:
     """
     lines = read_lines(path)
     form = form or _recognise(path, lines)
-    if form == CONLL:
-        return read_conll(path, lines)
+    if form in {CONLL, CONLL_SPACED}:
+        return read_conll(path, lines, spaced=form == CONLL_SPACED)
     if form == LABEL_STUDIO:
         return read_label_studio(path, lines)
     return read_json_lines(path, lines, form)
