@@ -86,7 +86,8 @@ def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Rea
         scheme = recognise_scheme(tags for _, _, tags in usable)
     except UnknownSchemeError as error:
         raise FormatError(f"{path}: {error}") from error
-    joiner = Joiner((tokens for _, tokens, _ in usable), spaced=spaced)
+    sentences_of_tokens = [tokens for _, tokens, _ in usable]
+    joiner, spacer = Joiner(sentences_of_tokens, spaced=spaced), Joiner(sentences_of_tokens, spaced=True)
     says_spaces = not spaced and not all(all(_spaces_of(sentence, layout)) for sentence, _, _ in usable)
     texts: list[LabelledText] = []
     out_of_place = joined = 0
@@ -95,7 +96,7 @@ def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Rea
         placed = _found_in(sentence.original, tokens) or _found_in(sentence.original, written)
         if placed is None or spaced:
             placed = joiner.join(written, _spaces_of(sentence, layout) if says_spaces else None)
-            joined += not says_spaces and len(tokens) > 1
+            joined += not says_spaces and placed != spacer.join(tokens)
         try:
             texts.append(_labelled(*placed, tags))
         except ValueError as error:
@@ -103,10 +104,10 @@ def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Rea
         else:
             out_of_place += count_out_of_place(tags, scheme)
     notes = []
-    if joined and not spaced:
+    if joined:
         notes.append(
-            f"{joined} texts were made again from their tokens, with spaces as people write them; "
-            f"--format {CONLL_SPACED} puts one between any two"
+            f"{joined} texts were made again with spaces as people write them; --format {CONLL_SPACED} puts "
+            "one between any two tokens"
         )
     if out_of_place:
         notes.append(
