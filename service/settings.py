@@ -373,6 +373,16 @@ class Settings(BaseSettings):
         description="When a model hangs, fails on every text or has lost its thread: how long /readyz is red "
         "before the process ends with exit code 70, for its supervisor to start it anew; `none` for never.",
     )
+    loop_stall_seconds: Literal["none"] | float = Field(
+        default=60.0,
+        description="When the event loop stands still, so that not even /livez answers: how long before the "
+        "process ends, as above; `none` for never.",
+    )
+    startup_seconds: Literal["none"] | float = Field(
+        default=1800.0,
+        description="How long a start may take before the process ends, as above: above what embedding the "
+        "entries of `CONCHE_FAQ_FILE` takes, if they are many; `none` for any time.",
+    )
     batching: BatchingSettings = BatchingSettings()
     limits: LimitsSettings = LimitsSettings()
 
@@ -411,6 +421,13 @@ class Settings(BaseSettings):
     def _recycle_seconds_in_range(cls, seconds: Literal["none"] | float) -> Literal["none"] | float:
         if isinstance(seconds, float) and not 0 <= seconds <= 3600:  # a NaN is not, either
             raise ValueError("must be none or from 0 to 3600")
+        return seconds
+
+    @field_validator("loop_stall_seconds", "startup_seconds")
+    @classmethod
+    def _watched_seconds_in_range(cls, seconds: Literal["none"] | float) -> Literal["none"] | float:
+        if isinstance(seconds, float) and not 1 <= seconds <= 86400:  # a NaN is not, either
+            raise ValueError("must be none or from 1 to 86400")
         return seconds
 
     @field_validator("cors_origins")
@@ -477,6 +494,14 @@ class Settings(BaseSettings):
     def recycle_after_s(self) -> float | None:
         """``recycle_seconds``; None for `none`."""
         return self.recycle_seconds if isinstance(self.recycle_seconds, float) else None
+
+    def loop_stall_s(self) -> float | None:
+        """``loop_stall_seconds``; None for `none`."""
+        return self.loop_stall_seconds if isinstance(self.loop_stall_seconds, float) else None
+
+    def startup_s(self) -> float | None:
+        """``startup_seconds``; None for `none`."""
+        return self.startup_seconds if isinstance(self.startup_seconds, float) else None
 
     def providers(self) -> tuple[str, ...]:
         """What ``onnxruntime_providers`` lists, in order."""

@@ -12,7 +12,7 @@ import threading
 from typing import Final, NoReturn
 
 LOST_MODEL: Final = 70
-"""Exit code after a model that hung or broke at work; sysexits.h calls it an internal software error."""
+"""Exit code after a model, or the event loop, that hung or broke; sysexits.h: an internal software error."""
 
 _THREAD_END_S: Final = 0.5
 

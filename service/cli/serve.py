@@ -30,8 +30,9 @@ def serve(**flags: str | None) -> None:
     Each flag can be set by its environment variable as well; the flag goes first.
 
     The first Ctrl-C or SIGTERM lets requests in work finish, the second stops at once. Exit code 0 after a
-    stop in order, 1 if the start failed, 70 if a model hung or broke at work (CONCHE_RECYCLE_SECONDS), 128 +
-    the signal's number if a second signal cut requests off.
+    stop in order, 1 if the start failed, 70 if a model hung or broke at work (CONCHE_RECYCLE_SECONDS), or
+    the event loop or the start hung (CONCHE_LOOP_STALL_SECONDS, CONCHE_STARTUP_SECONDS), 128 + the signal's
+    number if a second signal cut requests off.
     """
     settings = read_settings(flags)
     # A signal while the libraries load: nothing has begun, and process 1 of a container would ignore it.

@@ -3,7 +3,7 @@
 It also ends by itself when a model is lost at work: a hung thread cannot be killed, nor memory that native
 code has spoilt be mended, so only a new process helps. It ends rather than turn /livez red, since every
 supervisor starts a process that ended anew, and only some of them look at a probe (Docker does nothing about
-"unhealthy").
+"unhealthy"). For an event loop that stands still `watchdog` does the same.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
 from service.cli.process import LOST_MODEL, leave
 from service.cli.tls import TlsFiles
+from service.cli.watchdog import Watchdog
 from service.lifespan import Services
 from service.metrics import Metrics
 from service.settings import OFF, Settings
@@ -75,6 +76,7 @@ class Server(BoundedServer):
         self.metrics_server: MetricsServer | None = None
         self._settings = settings
         self._app = app
+        self._watchdog = Watchdog(loop_stall_s=settings.loop_stall_s(), startup_s=settings.startup_s())
         self._began_at = time.perf_counter()
         self._forced_by: int | None = None
         self._stopped_by: int | None = None
@@ -89,11 +91,14 @@ class Server(BoundedServer):
         """
         for number in STOP_SIGNALS:  # uvicorn sets them too, but puts these back when it has finished
             signal.signal(number, self.handle_exit)
+        self._watchdog.start()
         try:
             self.run(sockets=[listener])
         except SystemExit:  # how uvicorn ends after a failed start
             if self.started:  # raised in the middle of work: no stop in order
                 self.exit_code = LOST_MODEL
+        finally:
+            self._watchdog.stop()
         startup_error: Exception | None = self._app.state.startup_error
         if startup_error is not None:
             raise click.ClickException(str(startup_error)) from startup_error
@@ -115,6 +120,7 @@ class Server(BoundedServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Load, listen, then say what there is."""
         await super().startup(sockets)
+        self._watchdog.started()
         if self.started and sockets:
             self.exit_code = 0
             seconds = time.perf_counter() - self._began_at

@@ -1,9 +1,11 @@
-"""``conche serve`` with engines and a clock that go wrong when a file says so; run as a program.
+"""``conche serve`` with engines, a loop and a clock that go wrong when a file says so; run as a program.
 
 The folder in ``CHAOS_FOLDER`` holds the files, each of one word:
 
 ``engine``
     what the next runs do: ``hang``, ``raise``, ``nan``, ``exit``, or ``hold`` (wait until the file has gone).
+``loop``
+    ``hang``: the event loop turns no more.
 ``clock``
     seconds by which the wall clock is off, as ``time.time`` and ``time.time_ns`` tell it.
 """
@@ -20,10 +22,12 @@ from numpy.typing import NDArray
 from model.runtime import engine, threads
 from model.runtime.engine import TokenBatch
 from service.cli import main
+from service.cli.server import Server
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 _STEP_S = 0.01
 _run = engine.OnnxRuntimeEngine.run
+_on_tick = Server.on_tick
 _time, _time_ns = time.time, time.time_ns
 
 
@@ -60,9 +64,17 @@ def faulty_run(
     return _run(self, batch, outputs)
 
 
+async def faulty_tick(self: Server, counter: int) -> bool:
+    """What the server does ten times a second, or the last that its loop does."""
+    while word("loop") == "hang":
+        time.sleep(3600)  # noqa: ASYNC251 - that is the fault
+    return await _on_tick(self, counter)
+
+
 # Threads that give way would have the tests wait for whatever else the machine is at.
 threads.give_way = engine.give_way = lambda: None
 engine.OnnxRuntimeEngine.run = faulty_run  # type: ignore[method-assign]
+Server.on_tick = faulty_tick  # type: ignore[method-assign]
 time.time = lambda: _time() + float(word("clock") or 0)
 time.time_ns = lambda: _time_ns() + int(float(word("clock") or 0) * 1e9)
 main(sys.argv[1:])

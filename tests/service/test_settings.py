@@ -158,6 +158,18 @@ def test_when_a_process_recycles_is_seconds_or_never(value: str, seconds: float 
     assert load_settings({("recycle_seconds",): value}).recycle_after_s() == seconds
 
 
+@pytest.mark.parametrize("name", ["loop_stall_seconds", "startup_seconds"])
+def test_what_may_hang_has_a_limit_or_none(name: str) -> None:
+    """Less than a second is less than a busy machine may take for a turn of the loop."""
+    for value in ("1", "0.5e1", "86400", "none"):
+        settings = load_settings({(name,): value})
+        limit = settings.loop_stall_s() if name == "loop_stall_seconds" else settings.startup_s()
+        assert limit == (None if value == "none" else float(value))
+    for value in ("0.9", "86401", "nan", "inf", "never"):
+        with pytest.raises(InvalidSettingsError, match=f"CONCHE_{name.upper()}"):
+            load_settings({(name,): value})
+
+
 @pytest.mark.parametrize("value", ["-1", "3601", "nan", "inf", "never"])
 def test_other_times_to_recycle_are_refused(value: str) -> None:
     """A NaN compares false with everything, and so would never come."""
