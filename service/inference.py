@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from model.runtime.bundle import Bundle, LabelActivation, Manifest
 from model.runtime.crf import LinearChainCrf
 from model.runtime.documents import Document, read_documents
-from model.runtime.engine import PER_TOKEN_OUTPUTS, Engine, pad_batch
+from model.runtime.engine import PER_TOKEN_OUTPUTS, Engine, lacks_memory, pad_batch
 from model.runtime.entities import EntityFinder, EntityOptions
 from model.runtime.offset_units import OffsetUnit, places_in
 from model.runtime.sequences import TextOrPair, TokenSequence, read_sequences, truncate_sequence
@@ -474,7 +474,8 @@ class _Model:
     def _look_for_fault(self, outputs: Sequence[str], error: Exception | None) -> None:
         """Find out, after a run that went wrong, whether the fault lies with its texts or with the model.
 
-        A model that fails on everything would otherwise stay ready and answer each request with an error.
+        A model that fails on everything would otherwise stay ready and answer each request with an error. One
+        that has no memory for the text either is left as it is.
 
         Raises:
             BrokenModelError: it fails on a text that it has to know, too.
@@ -485,6 +486,8 @@ class _Model:
         try:
             answers = self._engine.run(batch, outputs)
         except Exception as again:
+            if lacks_memory(again):  # what took it, the run before perhaps, may give it back
+                return
             raise BrokenModelError(f"{name} fails on every text: {type(again).__name__}") from again
         if not all(np.isfinite(answer).all() for answer in answers.values()):
             raise BrokenModelError(f"{name} gives numbers that are not finite for every text") from error

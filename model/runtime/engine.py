@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,12 +46,22 @@ WEIGHTS_SUFFIX = ".safetensors"
 Precision = Literal["float32", "bfloat16"]
 """What the network is computed in; what an engine takes and gives is the same either way."""
 
+# What allocators of ONNX Runtime, OpenVINO and the C++ library say, in exceptions of whatever type.
+_NO_MEMORY: Final = re.compile(
+    r"failed to allocate memory|bad_?alloc|out of memory|not enough memory", re.IGNORECASE
+)
+
 CPU_PROVIDER: Final = "CPUExecutionProvider"
 # Its SkipLayerNormalization goes number by number: five times slower on CPUs than the vectorised sums
 # and LayerNormalization that it stands for (bench/README.md).
 _SLOWER_FUSIONS: Final = ["SkipLayerNormFusion"]
 # A promise of float32 is one of float32 products: CUDA would round their factors to 10 bits (TF32).
 _PROVIDER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether a run failed for want of memory, which says nothing about the model."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 @dataclass(frozen=True, slots=True)

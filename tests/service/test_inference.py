@@ -627,6 +627,24 @@ async def test_a_model_that_fails_on_everything_takes_no_more_work(
         assert engine.entered == runs
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("... Failed to allocate memory for requested ...")]
+)
+async def test_a_model_that_has_no_memory_for_a_while_is_not_given_up(
+    embedding_bundle: Bundle, budget: ComputeBudget, error: Exception
+) -> None:
+    """Although the known text failed as well: the process would end, and a new one has no more memory."""
+    engine = FakeEngine(size=32)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
+        engine.error = error
+        with pytest.raises(InferenceError):
+            await embedder.embed(["hello"], PLAIN)
+        engine.error = None
+        assert (embedder.healthy, embedder.failure) == (True, None)
+        await embedder.embed(["hello"], PLAIN)
+
+
 # -- threads, load, life ---------------------------------------------------------------------------------
 
 
