@@ -6,6 +6,8 @@ The folder in ``CHAOS_FOLDER`` holds the files, each of one word:
     what the next runs do: ``hang``, ``raise``, ``nan``, ``exit``, or ``hold`` (wait until the file has gone).
 ``loop``
     ``hang``: the event loop turns no more.
+``recycle``
+    ``now``: the time that a lost model is shown for, before the process ends, is over.
 ``clock``
     seconds by which the wall clock is off, as ``time.time`` and ``time.time_ns`` tell it.
 """
@@ -23,11 +25,13 @@ from model.runtime import engine, threads
 from model.runtime.engine import TokenBatch
 from service.cli import main
 from service.cli.server import Server
+from service.settings import Settings
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 _STEP_S = 0.01
 _run = engine.OnnxRuntimeEngine.run
 _on_tick = Server.on_tick
+_recycle_after_s = Settings.recycle_after_s
 _time, _time_ns = time.time, time.time_ns
 
 
@@ -71,10 +75,16 @@ async def faulty_tick(self: Server, counter: int) -> bool:
     return await _on_tick(self, counter)
 
 
+def recycle_after_s(self: Settings) -> float | None:
+    """As set, or none left."""
+    return 0.0 if word("recycle") == "now" else _recycle_after_s(self)
+
+
 # Threads that give way would have the tests wait for whatever else the machine is at.
 threads.give_way = engine.give_way = lambda: None
 engine.OnnxRuntimeEngine.run = faulty_run  # type: ignore[method-assign]
 Server.on_tick = faulty_tick  # type: ignore[method-assign]
+Settings.recycle_after_s = recycle_after_s  # type: ignore[method-assign]
 time.time = lambda: _time() + float(word("clock") or 0)
 time.time_ns = lambda: _time_ns() + int(float(word("clock") or 0) * 1e9)
 main(sys.argv[1:])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HANG_S = 60.0  # only stops a hang
+HANG_S = 120.0  # only stops a hang
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("faulty_serve.py")
 
@@ -75,13 +75,18 @@ class Served:
         self.launch()
         assert self.process.stderr is not None
         lines = self.process.stderr
-        for line in lines:
-            found = re.search(r'"url": ?"http://127\.0\.0\.1:(\d+)"', line)
-            if found:
-                self.port = int(found[1])
-                # Nobody else reads it, and a full pipe would hold the process up.
-                threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
-                return self
+        limit = threading.Timer(HANG_S, self.process.kill)  # which ends the lines
+        limit.start()
+        try:
+            for line in lines:
+                found = re.search(r'"url": ?"http://127\.0\.0\.1:(\d+)"', line)
+                if found:
+                    self.port = int(found[1])
+                    # Nobody else reads it, and a full pipe would hold the process up.
+                    threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+                    return self
+        finally:
+            limit.cancel()
         raise AssertionError(f"it did not start: {self.process.wait(HANG_S)}")
 
     def launch(self) -> None:
