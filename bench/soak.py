@@ -123,11 +123,11 @@ class Traffic:
     stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, operation: str, status: int, seconds: float, problem: str | None) -> None:
-        """Count one request."""
+    def note(self, operation: str, status: int, seconds: float | None, problem: str | None) -> None:
+        """Count one request; its time is kept if it is given."""
         with self._lock:
             self.statuses.setdefault(operation, Counter())[status] += 1
-            if status:
+            if seconds is not None:
                 self.times.append((time.monotonic() - self.started_at, 1000 * seconds))
             if problem is not None and len(self.unexpected) < 20:
                 self.unexpected.append(f"{operation}: {problem}")
@@ -342,6 +342,18 @@ class Connection:
         self._connection.close()
 
 
+def perform(connection: Connection, call: Call, traffic: Traffic, *, timed: bool = True) -> None:
+    """Send one request and note what came of it; its time only if it is ``timed`` and got an answer."""
+    started_at = time.monotonic()
+    try:
+        status, answer = connection.send(call)
+    except (OSError, http.client.HTTPException) as error:
+        traffic.note(call.operation, 0, None, repr(error))
+        return
+    problem = None if status in call.ok else f"{status} {answer[:200]!r}"
+    traffic.note(call.operation, status, time.monotonic() - started_at if timed else None, problem)
+
+
 def client(number: int, port: int, traffic: Traffic, pause_s: float) -> None:
     """Send requests of all kinds until told to stop; ``pause_s`` is the mean time between two."""
     chance = random.Random(number)
@@ -351,20 +363,16 @@ def client(number: int, port: int, traffic: Traffic, pause_s: float) -> None:
     connection = Connection(port)
     order: Iterator[Callable[[], Call]] = iter(kinds.values())  # each once, then by chance
     while not traffic.stop.wait(chance.expovariate(1 / pause_s)):
-        make = next(order, None) or chance.choices([*kinds.values()], weights)[0]
-        call = make()
-        started_at = time.monotonic()
-        try:
-            if chance.random() < 0.01:
+        if chance.random() < 0.01:
+            problem = None
+            try:
                 connection.leave(Call("POST /embed", "/embed", {"inputs": words.texts()}))
-                traffic.note(CALLER_LEAVES, 0, 0.0, None)
-                continue
-            status, answer = connection.send(call)
-        except (OSError, http.client.HTTPException) as error:
-            traffic.note(call.operation, 0, 0.0, repr(error))
+            except (OSError, http.client.HTTPException) as error:
+                problem = repr(error)
+            traffic.note(CALLER_LEAVES, 0, None, problem)
             continue
-        problem = None if status in call.ok else f"{status} {answer[:200]!r}"
-        traffic.note(call.operation, status, time.monotonic() - started_at, problem)
+        make = next(order, None) or chance.choices([*kinds.values()], weights)[0]
+        perform(connection, make(), traffic)
     connection.close()
 
 
@@ -377,15 +385,8 @@ def reload_models(port: int, traffic: Traffic, every_s: float) -> None:
                 Call("DELETE /admin/models/{model_id}", f"/admin/models/{bundle}", ok=(200, 404)),
                 Call("POST /admin/models", "/admin/models", {"bundle": bundle}),
             ):
-                started_at = time.monotonic()
-                try:
-                    status, answer = connection.send(call)
-                except (OSError, http.client.HTTPException) as error:
-                    traffic.note(call.operation, 0, 0.0, repr(error))
-                    continue
-                problem = None if status in call.ok else f"{status} {answer[:200]!r}"
-                # Not among the times: loading takes seconds, and would be the p99 of its minute.
-                traffic.note(call.operation, status, time.monotonic() - started_at, problem)
+                # Not timed: loading takes seconds, and would be the p99 of its minute.
+                perform(connection, call, traffic, timed=False)
     connection.close()
 
 
@@ -527,9 +528,9 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
         "SOAK_INSIDE": str(folder / "inside.json"),
         "PYTHONPATH": str(ROOT),
     }
-    log = (folder / "log").open("w", encoding="utf-8")
     command = [sys.executable, "-c", INSIDE, "serve"]
-    process = subprocess.Popen(command, env=variables, stderr=log, text=True)
+    with (folder / "log").open("w", encoding="utf-8") as log:  # the process has a handle of its own
+        process = subprocess.Popen(command, env=variables, stderr=log, text=True)
     for _ in range(6000):
         said = (folder / "log").read_text(encoding="utf-8")
         found = re.search(r'"url": ?"http://127\.0\.0\.1:(\d+)"', said)
