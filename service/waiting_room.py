@@ -30,7 +30,8 @@ class BatchingLimits:
         max_queue_tokens: tokens waiting, over all requests.
         max_queue_items: items waiting, over all requests.
         max_queue_s: what may wait is also what runs within this time at the rate of recent large batches, two
-            full batches at least; None = no such bound.
+            full batches at least; None = no such bound. The rate is from dispatch to end, so that it is lower
+            while other models have the thread: their runs are waited for, too.
         max_wait_s: how long the oldest item may be held back for company; 0 = never.
         max_overtake_tokens: how far behind an item, in tokens, a younger one may stand and still run before
             it; None = 16 full batches.
