@@ -21,7 +21,7 @@ from model.runtime.label_schemes import LabelScheme
 from model.runtime.text_borders import classify, grapheme_borders, is_unspaced, last_true, next_true
 
 # An enumeration comma stands between entities, never in one.
-_LIST_SEPARATORS = frozenset("、")
+LIST_SEPARATORS = frozenset("、")
 # Not part of an entity at its border. The Latin full stop is missing on purpose ("U.S.", "Inc."), as are
 # brackets and quotation marks, which may belong to a name.
 _TRIMMED = frozenset(",;:，；：、。")
@@ -96,7 +96,7 @@ def find_entities(
         return []
     of_words = logits[[word.first_token for word in words]].astype(np.float64)  # [W, L]
     for index, word in enumerate(words):
-        if text[word.start : word.end] in _LIST_SEPARATORS:
+        if text[word.start : word.end] in LIST_SEPARATORS:
             of_words[index] = _IMPOSSIBLE
             of_words[index, scheme.outside] = 0.0
     joints = _joints(text, words)
@@ -268,7 +268,7 @@ class Trimmer:
             mark = self._text[last]
             if mark in _CLOSING:
                 stray = brackets[mark] > brackets[_PARTNERS[mark]]
-                brackets[mark] -= 1
+                brackets[mark] -= stray
             else:
                 stray = mark in _ENDS_OF_SENTENCES and last > start and self._text[last - 1].isdecimal()
             if not stray:

@@ -46,7 +46,7 @@ class CardFacts:
         history: How that went.
         data: The findings on the labelled files.
         roles: What each of their sets was for: ``train``, ``dev`` or ``test``.
-        misfits: Training spans that are no whole words.
+        misfits: Training spans that cannot be learned exactly; see ``word_fit``.
         split: Training paragraphs that were longer than a window.
         reports: The measurements, by name of the set.
     """
@@ -97,8 +97,8 @@ def weak_spots(facts: CardFacts) -> Iterator[str]:
             f"{len(leak.texts)} of {leak.of} texts of {leak.judging} are in {leak.teaching} too "
             f"({leak.with_spans} with spans), which flatters scores."
         )
-    if facts.data.cut_words:
-        yield f"{len(facts.data.cut_words)} spans of the data begin or end inside a word."
+    if facts.data.misfits:
+        yield f"{len(facts.data.misfits)} spans of the data are no whole words and cannot be found exactly."
 
 
 def figures(

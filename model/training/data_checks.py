@@ -6,15 +6,18 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from model.runtime.text_borders import is_unspaced
+from model.runtime.tokenization import Tokenizer
 from model.training.label_files.readings import BadLine, Reading
-from model.training.spans import LabelledText, Span, count_spans
+from model.training.spans import LabelledText, count_spans
+from model.training.word_fit import Misfit, misfits_of
 
 DEFAULT_MIN_EXAMPLES: Final = 50
 _SHOWN: Final = 5
 _EXCERPT: Final = 60
+_MISFITS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,21 @@ class Leak:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedMisfit:
+    """A span that cannot be found exactly, what it covers, and where its text begins."""
+
+    path: Path
+    line: int
+    covered: str
+    misfit: Misfit
+
+    def __str__(self) -> str:
+        span = self.misfit.span
+        where = f"{self.path}:{self.line}: {span.start}..{span.end} {span.label}"
+        return f"{where} {_excerpt(self.covered)} {self.misfit.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class DataCheck:
     """The findings on all sets of a training or a measurement.
 
@@ -60,7 +78,7 @@ class DataCheck:
         sets: Names and counts, in the order given.
         contradictions: Texts that occur with different spans, within a set or between two that teach.
         leaks: Between the sets that teach and those that judge.
-        cut_words: Spans that begin or end inside a word, with their texts; a tagger gives whole words only.
+        misfits: Spans that the tagger can never find exactly, for instance since they cut words.
         scarce: Labels with few examples to learn from, and how many.
         min_examples: Fewer are few.
     """
@@ -68,7 +86,7 @@ class DataCheck:
     sets: Sequence[tuple[str, SetCounts]]
     contradictions: Sequence[str]
     leaks: Sequence[Leak]
-    cut_words: Sequence[tuple[str, Span]]
+    misfits: Sequence[PlacedMisfit]
     scarce: Mapping[str, int]
     min_examples: int
 
@@ -90,14 +108,14 @@ class DataCheck:
                 f"warning: {len(leak.texts)} of {leak.of} texts of {leak.judging} are in {leak.teaching} too "
                 f"({leak.with_spans} with spans), which flatters scores: {_excerpts(leak.texts)}"
             )
-        if self.cut_words:
-            shown = [
-                f"{text[span.start : span.end]} in {_around(text, span)}" for text, span in self.cut_words
-            ]
+        if self.misfits:
             yield (
-                f"warning: {len(self.cut_words)} spans begin or end inside a word, so that they cannot be "
-                f"found exactly: {_excerpts(shown)}"
+                f"warning: {len(self.misfits)} spans cannot be learned or found exactly, since they are no "
+                "whole words, or have marks at a border that no entity keeps:"
             )
+            yield from (f"  {misfit}" for misfit in self.misfits[:_MISFITS_SHOWN])
+            if len(self.misfits) > _MISFITS_SHOWN:
+                yield f"  and {len(self.misfits) - _MISFITS_SHOWN} more"
         for label, count in self.scarce.items():
             yield f"warning: {label} has {count} examples to learn from, fewer than {self.min_examples}"
 
@@ -106,6 +124,7 @@ def check_data(
     teaching: Mapping[str, Reading],
     judging: Mapping[str, Reading],
     *,
+    reader: Tokenizer,
     min_examples: int = DEFAULT_MIN_EXAMPLES,
 ) -> DataCheck:
     """Look over the sets of a training, or with nothing that teaches those of a measurement.
@@ -115,6 +134,7 @@ def check_data(
     Args:
         teaching: Training sets by name.
         judging: Development and test sets by name.
+        reader: The tagger's tokenizer, whose words a span has to keep to; see ``word_fit.tagger_reader``.
         min_examples: A label with fewer training spans is reported.
     """
     readings = [*teaching.items(), *judging.items()]
@@ -128,13 +148,7 @@ def check_data(
         sets=[(name, _count(reading)) for name, reading in readings],
         contradictions=_contradictions(teaching, judging),
         leaks=list(_leaks(teaching, judging)),
-        cut_words=[
-            (text.text, span)
-            for _, reading in readings
-            for text in reading.texts
-            for span in text.spans
-            if _cuts_word(text.text, span)
-        ],
+        misfits=[misfit for _, reading in readings for misfit in _misfits(reading, reader)],
         scarce={label: taught[label] for label in sorted(labels) if taught[label] < min_examples},
         min_examples=min_examples,
     )
@@ -186,15 +200,12 @@ def _leaks(teaching: Mapping[str, Reading], judging: Mapping[str, Reading]) -> I
                 yield Leak(judge, teacher, texts, sum(bool(text.spans) for text in leaked), len(judged.texts))
 
 
-def _cuts_word(text: str, span: Span) -> bool:
-    def inside(position: int) -> bool:
-        return 0 < position < len(text) and _in_word(text[position - 1]) and _in_word(text[position])
-
-    return inside(span.start) or inside(span.end)
-
-
-def _in_word(character: str) -> bool:
-    return (character.isalnum() or unicodedata.category(character)[0] == "M") and not is_unspaced(character)
+def _misfits(reading: Reading, reader: Tokenizer) -> Iterator[PlacedMisfit]:
+    found = misfits_of(reading.texts, reader)
+    for labelled, line, misfits in zip(reading.texts, reading.lines, found, strict=True):
+        for misfit in misfits:
+            covered = labelled.text[misfit.span.start : misfit.span.end]
+            yield PlacedMisfit(reading.path, line, covered, misfit)
 
 
 def _lines_of_set(name: str, counts: SetCounts) -> Iterator[str]:
@@ -213,10 +224,9 @@ def _lines_of_set(name: str, counts: SetCounts) -> Iterator[str]:
         yield f"  {len(counts.bad)} texts left out, the first: {counts.bad[0]}"
 
 
-def _around(text: str, span: Span) -> str:
-    return text[max(span.start - 10, 0) : span.end + 10]
-
-
 def _excerpts(texts: Sequence[str]) -> str:
-    shown = [repr(text if len(text) <= _EXCERPT else text[:_EXCERPT] + "…") for text in texts[:_SHOWN]]
-    return ", ".join(shown) + (" …" if len(texts) > _SHOWN else "")
+    return ", ".join(map(_excerpt, texts[:_SHOWN])) + (" …" if len(texts) > _SHOWN else "")
+
+
+def _excerpt(text: str) -> str:
+    return repr(text if len(text) <= _EXCERPT else text[:_EXCERPT] + "…")

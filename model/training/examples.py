@@ -14,6 +14,7 @@ from model.runtime.documents import read_documents
 from model.runtime.tagging import words_of
 from model.runtime.windows import plan_windows
 from model.training.spans import IGNORED_LABEL, Span, align
+from model.training.word_fit import misfits_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ class Prepared:
 
     Attributes:
         examples: One a window.
-        misfits: Spans whose borders are no word's: no labelling of the words can give them back.
+        misfits: Spans that no labelling of the words can give back; see ``word_fit``.
         split: Paragraphs that were longer than a window.
     """
 
@@ -108,18 +109,16 @@ def prepare(
     split = 0
     documents = read_documents([text.text for text in texts], tokenizer, max_tokens=max_tokens)
     for labelled, document in zip(texts, documents, strict=True):
-        fitting: set[Span] = set()
+        misfits += [misfit.span for misfit in misfits_in(labelled.spans, document)]
         for paragraph in document.paragraphs:
             tokenized = paragraph.tokenized
-            spans = {
-                Span(span.start - paragraph.start, span.end - paragraph.start, span.label): span
+            spans = [
+                Span(span.start - paragraph.start, span.end - paragraph.start, span.label)
                 for span in labelled.spans
                 if paragraph.start <= span.start and span.end <= paragraph.start + len(paragraph.text)
-            }
-            label_of = np.array(align(list(spans), tokenized.offsets, number_of), dtype=np.int64)
+            ]
+            label_of = np.array(align(spans, tokenized.offsets, number_of), dtype=np.int64)
             words = words_of(paragraph.text, tokenized.offsets, tokenized.word_ids)
-            starts, ends = {word.start for word in words}, {word.end for word in words}
-            fitting |= {spans[span] for span in spans if span.start in starts and span.end in ends}
             if not words:
                 continue
             deciding = np.array([word.first_token for word in words], dtype=np.int64)
@@ -135,7 +134,6 @@ def prepare(
                         _allowed(label_of[inside], scheme),
                     )
                 )
-        misfits += [span for span in labelled.spans if span not in fitting]
     return Prepared(examples, misfits, split)
 
 

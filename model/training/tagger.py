@@ -68,7 +68,7 @@ class DataReport:
     Attributes:
         texts: Training texts.
         spans: Training spans, by label.
-        misfits: Training spans whose borders are no word's: they cannot be learned exactly.
+        misfits: Training spans that cannot be learned exactly; see ``word_fit``.
         split: Training texts that are longer than ``max_tokens`` and are read in windows.
     """
 

@@ -64,6 +64,7 @@ def evaluate_ner(
     examples: int,
 ) -> None:
     """Score BUNDLE on the labelled texts of FILE: exact borders and label, as seqeval counts."""
+    from model.runtime.tokenization import Tokenizer
     from model.training.data_checks import check_data
     from model.training.evaluation import NotATaggerError, read_tagger
     from model.training.report import make_report
@@ -80,7 +81,7 @@ def evaluate_ner(
     remarks = [
         *_unknown_labels(tagger, reading),
         *(f"note: {note}" for note in reading.notes),
-        *check_data({}, {file.name: reading}).warnings(),
+        *check_data({}, {file.name: reading}, reader=Tokenizer.from_bundle(tagger)).warnings(),
     ]
     for remark in remarks:
         click.echo(remark, err=True)

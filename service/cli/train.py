@@ -15,6 +15,7 @@ import click
 from model.runtime.bundle import STORAGES, BundleError
 from model.training.data_checks import DEFAULT_MIN_EXAMPLES, check_data
 from model.training.spans import LabelledText, bio_labels, count_spans
+from model.training.word_fit import tagger_reader
 from service.cli.labelled_files import labelled_file_options, read_sets, texts_of
 from service.cli.languages import languages_option
 from service.cli.progress import ProgressLine
@@ -24,8 +25,10 @@ from service.cli.training_packages import require_training_packages
 if TYPE_CHECKING:
     from model.runtime.bundle import Storage
     from model.training.checkpoints import WorkFolder
+    from model.training.data_checks import DataCheck
     from model.training.history import EpochReport, Progress
     from model.training.label_files.reader import LabelFormat
+    from model.training.label_files.readings import Reading
     from model.training.options import Architecture, TrainingOptions
     from model.training.tagger import DataReport, TrainedTagger
 
@@ -158,8 +161,7 @@ def train_ner(
     """
     if check:
         sets = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
-        for line in check_data(sets[0], sets[1] | sets[2], min_examples=min_examples).lines():
-            click.echo(line)
+        _check(sets, base, min_examples, labels)
         return
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
@@ -184,11 +186,8 @@ def train_ner(
         readings = [read_sets(files, form, max_bad_share) for files in (train_files, dev_files, test_files)]
         train_sets, dev, tests = map(texts_of, readings)
         texts = [text for labelled in train_sets.values() for text in labelled]
+        data = _check(readings, base, min_examples, labels)
         types = _entity_types(texts, labels)
-        _refuse_new_labels(types, train_sets | dev | tests)
-        data = check_data(readings[0], readings[1] | readings[2], min_examples=min_examples)
-        for line in data.lines():
-            click.echo(line)
         work = WorkFolder.beside(output)
         with ProgressLine() as progress:
             listener = _Listener(progress, work, options.max_tokens)
@@ -273,6 +272,27 @@ def train_ner(
     click.echo(f"{output}: {size}")
 
 
+def _check(
+    readings: Sequence[Mapping[str, Reading]], base: Path, min_examples: int, labels: str | None
+) -> DataCheck:
+    """Report on the sets that train, choose and test.
+
+    Raises:
+        click.ClickException: The base is damaged, or the labels are not those that training would take.
+    """
+    train_sets, dev, tests = readings
+    try:
+        reader = tagger_reader(base)
+    except BundleError as error:
+        raise click.ClickException(str(error)) from error
+    data = check_data(train_sets, {**dev, **tests}, reader=reader, min_examples=min_examples)
+    for line in data.lines():
+        click.echo(line)
+    texts = [text for reading in train_sets.values() for text in reading.texts]
+    _refuse_new_labels(_entity_types(texts, labels), texts_of({**dev, **tests}))
+    return data
+
+
 def _read_notice(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -288,7 +308,15 @@ def _entity_types(texts: Sequence[LabelledText], labels: str | None) -> list[str
         return found
     types = [name.strip() for name in labels.split(",") if name.strip()]
     if sorted(types) != sorted(found):
-        raise click.ClickException(f"--labels {labels}, but the training files have {','.join(found)}")
+        unknown = [name for name in types if name not in found]
+        missing = [name for name in found if name not in types]
+        faults = [
+            *([f"no training file has {', '.join(unknown)}"] if unknown else []),
+            *([f"{', '.join(missing)} is missing"] if missing else []),
+        ] or ["a label is there twice"]
+        raise click.ClickException(
+            f"--labels {labels}: {'; '.join(faults)}; the training files have {','.join(found)}"
+        )
     return types
 
 
@@ -310,8 +338,6 @@ class _Listener:
         self._dev_f1 = ""
 
     def on_data(self, data: DataReport) -> None:
-        if data.misfits:
-            self._progress.say(f"{data.misfits} spans are no whole words and cannot be learned exactly")
         if data.split:
             self._progress.say(
                 f"{data.split} texts are longer than {self._max_tokens} tokens and are read in windows"

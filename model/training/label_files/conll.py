@@ -90,6 +90,7 @@ def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Rea
     joiner, spacer = Joiner(sentences_of_tokens, spaced=spaced), Joiner(sentences_of_tokens, spaced=True)
     says_spaces = not spaced and not all(all(_spaces_of(sentence, layout)) for sentence, _, _ in usable)
     texts: list[LabelledText] = []
+    starts: list[int] = []
     out_of_place = joined = 0
     for sentence, tokens, tags in usable:
         written = tokens if spaced else [as_written(token) for token in tokens]
@@ -102,6 +103,7 @@ def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Rea
         except ValueError as error:
             bad.append(BadLine(path, sentence.rows[0].line, str(error)))
         else:
+            starts.append(sentence.rows[0].line)
             out_of_place += count_out_of_place(tags, scheme)
     notes = []
     if joined:
@@ -114,7 +116,7 @@ def read_conll(path: Path, lines: Sequence[str], *, spaced: bool = False) -> Rea
             f"{out_of_place} tags are out of place in {scheme}; each was read as the start of an entity"
         )
     bad.sort(key=lambda line: line.line)
-    return Reading(path, f"{CONLL}, {scheme}", texts, bad, notes)
+    return Reading(path, f"{CONLL}, {scheme}", texts, bad, starts, notes)
 
 
 class _FaultyRowError(ValueError):

@@ -34,6 +34,7 @@ def read_json_lines(path: Path, lines: Sequence[str], form: str) -> Reading:
     """
     texts: list[LabelledText] = []
     bad: list[BadLine] = []
+    starts: list[int] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -41,7 +42,9 @@ def read_json_lines(path: Path, lines: Sequence[str], form: str) -> Reading:
             texts.append(_read_record(parsed(line), form))
         except ValueError as error:
             bad.append(BadLine(path, number, str(error)))
-    return Reading(path, form, texts, bad)
+        else:
+            starts.append(number)
+    return Reading(path, form, texts, bad, starts)
 
 
 def parsed(line: str) -> Any:

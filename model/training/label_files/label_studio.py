@@ -32,6 +32,7 @@ def read_label_studio(path: Path, lines: Sequence[str]) -> Reading:
     """
     texts: list[LabelledText] = []
     bad: list[BadLine] = []
+    starts: list[int] = []
     in_utf16 = 0
     for rank, (line, task) in enumerate(_tasks(path, lines), start=1):
         try:
@@ -41,9 +42,10 @@ def read_label_studio(path: Path, lines: Sequence[str]) -> Reading:
         except ValueError as error:
             bad.append(BadLine(path, line, f"task {_name(task, rank)}: {error}"))
         else:
+            starts.append(line)
             in_utf16 += converted
     notes = [f"{in_utf16} texts have offsets in UTF-16 units, which were converted"] if in_utf16 else []
-    return Reading(path, LABEL_STUDIO, texts, bad, notes)
+    return Reading(path, LABEL_STUDIO, texts, bad, starts, notes)
 
 
 def _tasks(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, Any]]:

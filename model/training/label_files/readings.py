@@ -38,6 +38,7 @@ class Reading:
         format: Its format's name, and for columns the scheme of its tags.
         texts: The usable ones, in file order.
         bad: One for each text that was left out, in file order.
+        lines: For each of ``texts`` the line on which it begins.
         notes: What was taken to mean something that it does not say, such as offsets in another unit.
     """
 
@@ -45,6 +46,7 @@ class Reading:
     format: str
     texts: list[LabelledText]
     bad: list[BadLine]
+    lines: list[int]
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property

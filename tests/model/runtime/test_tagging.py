@@ -77,6 +77,7 @@ def tag_by_table(text: str) -> list[Entity]:
         ("7)))", "7"),
         ("x (7", "x (7"),
         ("Bank (UK)", "Bank (UK)"),
+        ("(UK)", "(UK)"),
         ("(UK) Bank", "(UK) Bank"),
         ("Yahoo!", "Yahoo!"),
         ("Acme Inc.", "Acme Inc."),

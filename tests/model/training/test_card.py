@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from model.runtime.tagging import Entity
+from model.runtime.tokenization import Tokenizer
 from model.training.card import CARD_NAME, CURVES_NAME, PAGE_NAME, CardFacts, card_files, weak_spots
 from model.training.curves import learning_curves
 from model.training.data_checks import check_data
@@ -15,6 +16,7 @@ from model.training.options import TrainingOptions
 from model.training.report import make_report
 from model.training.scoring import Score
 from model.training.spans import LabelledText, Span
+from tests.bundles import tiny_tokenizer
 
 DEV = [
     LabelledText("阿莫西林胶囊治<肺炎>", (Span(0, 6, "DRUG"), Span(8, 10, "DISEASE"))),
@@ -40,8 +42,8 @@ def history() -> History:
 
 def facts(*, examples: int = 5) -> CardFacts:
     """Of a tagger for drugs."""
-    train = Reading(Path("train.jsonl"), "jsonl", DEV[:2], [])
-    dev = Reading(Path("dev.jsonl"), "jsonl", DEV, [])
+    train = Reading(Path("train.jsonl"), "jsonl", DEV[:2], [], [1, 2])
+    dev = Reading(Path("dev.jsonl"), "jsonl", DEV, [], list(range(1, len(DEV) + 1)))
     report = make_report(DEV, Tagged(FOUND, 20, 0.01), examples=examples)
     return CardFacts(
         name="drugs",
@@ -52,7 +54,9 @@ def facts(*, examples: int = 5) -> CardFacts:
         architecture="encoder",
         options=TrainingOptions(seed=7),
         history=history(),
-        data=check_data({"set/train": train}, {"set/dev": dev}, min_examples=50),
+        data=check_data(
+            {"set/train": train}, {"set/dev": dev}, reader=Tokenizer(tiny_tokenizer()), min_examples=50
+        ),
         roles={"set/train": "train", "set/dev": "dev"},
         misfits=3,
         split=1,

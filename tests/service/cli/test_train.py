@@ -94,7 +94,30 @@ def test_a_link_to_tables_elsewhere_is_refused_before_training(base: Path, data:
 
 def test_labels_must_be_those_of_the_training_files(base: Path, data: Path) -> None:
     """They only set the order."""
-    assert_one_line(train(base, data, "--labels", "PER,LOC"), "--labels PER,LOC", "have PER")
+    for more in ([], ["--check"]):
+        result = train(base, data, "--labels", "PER,LOC", *more)
+        assert_one_line(result, "--labels PER,LOC: no training file has LOC; the training files have PER")
+        assert_one_line(
+            train(base, data, "--labels", "LOC", *more), "no training file has LOC; PER is missing"
+        )
+        assert_one_line(train(base, data, "--labels", "PER,PER", *more), "a label is there twice")
+    assert train(base, data, "--labels", "PER", "--check").exit_code == 0
+
+
+def test_a_check_refuses_labels_that_only_judge(base: Path, data: Path) -> None:
+    """As training would."""
+    other = data.parent / "other.jsonl"
+    other.write_text('{"text": "in Oslo", "spans": [[3, 7, "LOC"]]}', encoding="utf-8")
+    result = run("train", "ner", "--base", base, "--train", data, "--dev", other, "--check")
+    assert_one_line(result, "set/other has labels that no training file has: LOC")
+
+
+def test_spans_that_cut_words_are_named(base: Path, data: Path) -> None:
+    """By the words of the base's tokenizer, with their places."""
+    data.write_text('{"text": "Londoners left", "spans": [[0, 6, "LOC"]]}', encoding="utf-8")
+    result = train(base, data, "--check")
+    assert result.exit_code == 0, result.output
+    assert f"  {data}:1: 0..6 LOC 'London' cuts 'Londoners'" in result.output
 
 
 def test_two_files_of_one_name_are_refused(base: Path, data: Path) -> None:
