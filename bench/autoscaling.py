@@ -44,6 +44,8 @@ class Replica:
         cores: it has; a run is spread over all of them.
         max_batch: texts of a run.
         max_queue: texts that may wait; more are refused.
+        max_queue_s: what may wait is also what runs within this time, two full batches at least, once a run
+            of half a batch has shown the pace; None = no such bound.
     """
 
     fixed_ms: float
@@ -51,6 +53,7 @@ class Replica:
     cores: float
     max_batch: int
     max_queue: int
+    max_queue_s: float | None = None
 
     def run_seconds(self, texts: int) -> float:
         """How long a run of ``texts`` takes."""
@@ -60,6 +63,13 @@ class Replica:
     def capacity(self) -> float:
         """Texts a second, in full batches."""
         return self.max_batch / self.run_seconds(self.max_batch)
+
+    @property
+    def max_queue_at_work(self) -> int:
+        """Texts that may wait where the pace is known."""
+        if self.max_queue_s is None:
+            return self.max_queue
+        return min(self.max_queue, max(int(self.capacity * self.max_queue_s), 2 * self.max_batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,7 @@ class Pod:
     def __init__(self, replica: Replica, ready_at: float, texts: int) -> None:
         self.ready_at = ready_at
         self._most_waiting = max(1, replica.max_queue // texts)
+        self._most_waiting_at_work = max(1, replica.max_queue_at_work // texts)
         self._most_of_batch = max(1, replica.max_batch // texts)
         self._run_seconds = [replica.run_seconds(n * texts) for n in range(self._most_of_batch + 1)]
         self._waiting: list[float] = []
@@ -130,6 +141,8 @@ class Pod:
             if start >= until:
                 break
             last = bisect_right(waiting, start, first, min(len(waiting), first + self._most_of_batch))
+            if 2 * (last - first) >= self._most_of_batch:
+                self._most_waiting = self._most_waiting_at_work
             seconds = self._run_seconds[last - first]
             self._free_at = start + seconds
             self._work += seconds
@@ -400,6 +413,8 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=4096, help="CONCHE_BATCHING__MAX_BATCH_TOKENS")
     parser.add_argument("--batch-size", type=int, default=256, help="CONCHE_BATCHING__MAX_BATCH_SIZE")
     parser.add_argument("--queue-tokens", type=int, default=131_072, help="CONCHE_BATCHING__MAX_QUEUE_TOKENS")
+    parser.add_argument("--queue-items", type=int, default=8192, help="CONCHE_BATCHING__MAX_QUEUE_ITEMS")
+    parser.add_argument("--queue-seconds", type=float, default=30, help="CONCHE_BATCHING__MAX_QUEUE_SECONDS")
     parser.add_argument("--texts", type=int, default=1, help="of a request")
     parser.add_argument("--cpu", type=float, default=70, help="target, percent")
     parser.add_argument("--queue", type=float, default=0.01, help="target of conche_queue_saturation_ratio")
@@ -416,8 +431,10 @@ def main() -> None:
         options.text_ms,
         options.cores,
         max_batch=max(1, min(options.batch_size, int(options.batch_tokens / options.tokens))),
-        max_queue=max(1, int(options.queue_tokens / options.tokens)),
+        max_queue=max(1, min(options.queue_items, int(options.queue_tokens / options.tokens))),
+        max_queue_s=options.queue_seconds,
     )
+    queue_s = replica.max_queue_at_work / replica.capacity
 
     def rules(cpu: float, queue: float) -> Rules:
         return Rules(options.least, options.most, cpu, queue, options.window, options.start)
@@ -429,8 +446,8 @@ def main() -> None:
     }
     print(
         f"One replica: {replica.capacity:.0f} texts/s at most, {1000 * replica.run_seconds(1):.1f} ms for a "
-        f"text alone; a full queue is {replica.max_queue / replica.capacity:.0f} s of work, "
-        f"the target of the queue {1000 * options.queue * replica.max_queue / replica.capacity:.0f} ms."
+        f"text alone; a full queue is {queue_s:.0f} s of work, the target of the queue "
+        f"{1000 * options.queue * queue_s:.0f} ms."
     )
     print(
         "\n| load | autoscaled by | replicas, most | replica hours | p50 ms | p99 ms | worst minute's p99, s "

@@ -59,6 +59,29 @@ def test_every_request_is_answered_refused_or_waiting(bench: ModuleType) -> None
     assert len(pod._waiting) == 50
 
 
+def test_what_may_wait_follows_the_pace_once_it_is_known(bench: ModuleType) -> None:
+    """As in the service: a first rush finds the places of the setting, later ones so many seconds of work."""
+    replica = bench.Replica(fixed_ms=0, text_ms=100, cores=1, max_batch=4, max_queue=500, max_queue_s=30)
+    assert replica.max_queue_at_work == 300
+    pod, waits = bench.Pod(replica, 0.0, 1), bench.Waits()
+    assert pod.take([0.0], 1.0, waits) == 0
+    assert pod._most_waiting == 500
+    refused = pod.take([1.0] * 600, 2.0, waits)
+    assert len(pod._waiting) == 300
+    assert len(waits.answered) + refused + 300 == 601
+
+
+@pytest.mark.parametrize(("max_queue_s", "texts"), [(None, 500), (0.1, 8), (3, 30), (1000, 500)])
+def test_what_may_wait_at_work_is_never_less_than_two_batches(
+    bench: ModuleType, max_queue_s: float | None, texts: int
+) -> None:
+    """As `service.batching` has it."""
+    replica = bench.Replica(
+        fixed_ms=0, text_ms=100, cores=1, max_batch=4, max_queue=500, max_queue_s=max_queue_s
+    )
+    assert replica.max_queue_at_work == texts
+
+
 @pytest.mark.parametrize(
     ("values", "missing", "target", "replicas"),
     [
