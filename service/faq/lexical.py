@@ -26,8 +26,10 @@ _UNSPACED: Final = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
 )
-_RUN: Final = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])[^\W_])+")
-_WORD_CHAR: Final = re.compile(rf"(?![{_UNSPACED}])[^\W_]")
+_RUN: Final = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|[^\W_{_UNSPACED}]+")
+# The same where there is nothing but ASCII, folded.
+_ASCII_WORD: Final = re.compile(r"[a-z0-9]+")
+_WORD_CHAR: Final = re.compile(rf"[^\W_{_UNSPACED}]")
 
 # Unicode's Stream-Safe Text Format (UAX #15, section 13) allows as many.
 _MOST_MARKS: Final = 30
@@ -47,26 +49,34 @@ def fold(text: str) -> str:
     Of more than `_MOST_MARKS` marks on one letter the rest is dropped: no language stacks so many, and to put
     marks in order takes time by the square of their number, with the interpreter held all the while.
     """
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _few_marks(text)).casefold())
 
 
 def _few_marks(text: str) -> str:
-    if text.isascii():
+    if len(text) <= _MOST_MARKS or not any(map(_is_mark, set(text))):
         return text
     kept: list[str] = []
     marks = 0
     for character in text:
-        is_mark = unicodedata.combining(character) != 0 or character in _BECOME_MARKS
-        marks = marks + 1 if is_mark else 0
+        marks = marks + 1 if _is_mark(character) else 0
         if marks <= _MOST_MARKS:
             kept.append(character)
     return "".join(kept)
 
 
+def _is_mark(character: str) -> bool:
+    return unicodedata.combining(character) != 0 or character in _BECOME_MARKS
+
+
 def lexical_terms(text: str) -> list[str]:
     """Return the words, characters and character pairs of ``text``, folded, repeats kept."""
+    folded = fold(text)
+    if folded.isascii():
+        return _ASCII_WORD.findall(folded)
     terms: list[str] = []
-    for run in _RUN.finditer(fold(text)):
+    for run in _RUN.finditer(folded):
         word = run.group()
         if run.lastgroup == "unspaced":
             terms.extend(word)
