@@ -1,13 +1,16 @@
 """Strict JSON bodies: announced as JSON, UTF-8, finite numbers, bounded depth; refused before validation."""
 
+import inspect
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import orjson
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from service.errors import UnavailableError
@@ -64,8 +67,9 @@ class StrictJsonRoute(APIRoute):
     """A route that checks media type and JSON before FastAPI looks at the body."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """FastAPI's handler, behind the checks."""
+        """FastAPI's handler, behind the checks; around it where `_Arguments` can do as much."""
         handle = super().get_route_handler()
+        arguments = _Arguments.of(self)
 
         async def handle_strictly(request: Request) -> Response:
             if self.body_field is None:
@@ -77,7 +81,107 @@ class StrictJsonRoute(APIRoute):
                 )
             strict = _ParsedRequest(request.scope, request.receive)
             # Parsed here, because FastAPI turns whatever goes wrong inside its own reading into a plain 400.
-            request.scope["conche.body"] = parse_json(await strict.body())
+            body = request.scope["conche.body"] = parse_json(await strict.body())
+            if arguments is not None and (found := await arguments.find(request, body)) is not None:
+                response: Response = await self.endpoint(**found)
+                return response
             return await handle(strict)
 
         return handle_strictly
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One dependency, a coroutine function.
+
+    Attributes:
+        call: the function.
+        request: the name under which it wants the request; None if it does not.
+        needs: its other arguments, by name: the number of the step that gives each.
+    """
+
+    call: Callable[..., Awaitable[Any]]
+    request: str | None
+    needs: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """The arguments of an endpoint that takes a body and dependencies of ours, and gives a whole response.
+
+    FastAPI goes through the tree of dependencies anew for each request, a fifth of what one short text costs
+    beside its model run (bench/README.md). Here their order is worked out once.
+
+    Attributes:
+        body: the parameter's name.
+        validate: of the body's field.
+        steps: the dependencies, each behind those that it needs.
+        needs: the endpoint's other arguments, as of `_Step`.
+    """
+
+    body: str
+    validate: Callable[..., tuple[Any, Any]]
+    steps: tuple[_Step, ...]
+    needs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, route: APIRoute) -> "_Arguments | None":
+        """What ``route`` takes; None if it is anything else than described, and left to FastAPI."""
+        dependant = route.dependant
+        returns = inspect.get_annotations(route.endpoint, eval_str=True).get("return")
+        # Several parameters of a body would be put into one field of FastAPI's making.
+        fields = dependant.body_params
+        if len(fields) != 1 or fields[0] is not route.body_field or returns is not Response:
+            return None
+        if not _is_plain(dependant) or dependant.request_param_name is not None:
+            return None
+        steps: list[_Step] = []
+        needs = _add_steps(dependant, steps)
+        return None if needs is None else cls(fields[0].name, fields[0].validate, tuple(steps), needs)
+
+    async def find(self, request: Request, body: Any) -> dict[str, Any] | None:
+        """The arguments; None if the body is not as it should be, of which FastAPI will say why."""
+        values: list[Any] = []
+        for step in self.steps:
+            given = {name: values[number] for name, number in step.needs.items()}
+            if step.request is not None:
+                given[step.request] = request
+            values.append(await step.call(**given))
+        value, faults = self.validate(body, {}, loc=("body",))
+        if faults:
+            return None
+        return {self.body: value, **{name: values[number] for name, number in self.needs.items()}}
+
+
+def _add_steps(dependant: Dependant, steps: list[_Step]) -> dict[str, int] | None:
+    """Put what ``dependant`` needs behind ``steps``; its arguments, or None where FastAPI has to do it."""
+    needs = {}
+    for needed in dependant.dependencies:
+        if needed.call is None or needed.body_params or not _is_plain(needed):
+            return None
+        number = next((number for number, step in enumerate(steps) if step.call is needed.call), None)
+        if number is None:
+            arguments = _add_steps(needed, steps)
+            if arguments is None:
+                return None
+            number = len(steps)
+            steps.append(_Step(needed.call, needed.request_param_name, arguments))
+        if needed.name is not None:
+            needs[needed.name] = number
+    return needs
+
+
+def _is_plain(dependant: Dependant) -> bool:
+    """Whether it is a coroutine function that takes the request, other dependencies, a body and no more."""
+    others = (
+        *dependant.path_params,
+        *dependant.query_params,
+        *dependant.header_params,
+        *dependant.cookie_params,
+        dependant.websocket_param_name,
+        dependant.http_connection_param_name,
+        dependant.response_param_name,
+        dependant.background_tasks_param_name,
+        dependant.security_scopes_param_name,
+    )
+    return not any(others) and inspect.iscoroutinefunction(dependant.call) and dependant.use_cache
