@@ -1,7 +1,8 @@
 """Text -> tokens -> batcher -> typed results: ``Embedder``, ``EntityTagger`` and ``Classifier``.
 
 Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: one thread that runs models,
-so that two of them never compete for the same cores, and two that tokenise, so the event loop does not.
+so that two of them never compete for the same cores, and two that tokenise, so that the event loop does so
+for a few short texts only.
 All three are watched: should a job hang, those who wait for it fail, and ``healthy`` turns false.
 """
 
@@ -51,6 +52,9 @@ Other = TypeVar("Other")
 # one waits for one job of each other request; this size keeps a job to some 15 ms. One text may be longer.
 _TEXTS_PER_JOB: Final = 32
 _CHARACTERS_PER_JOB: Final = 16_384
+# What is tokenised in place, some 100 us at most: to a thread and back takes three times as long.
+_TEXTS_IN_PLACE: Final = 4
+_CHARACTERS_IN_PLACE: Final = 512
 # Characters that may be in tokenisation, for each token that may wait in the queue: about what a token of
 # English comes to, so that this limit is not the narrower of the two.
 _CHARACTERS_PER_TOKEN: Final = 4
@@ -308,8 +312,8 @@ class _Model:
     ) -> list[Value]:
         """Map ``read(position of the first, texts)``, which tokenises, over the texts in the threads for it.
 
-        The first fault, in order, is raised. Texts may be pairs of them as well; ``sizes`` are their
-        characters.
+        A few short texts are tokenised in place. The first fault, in order, is raised. Texts may be pairs of
+        them as well; ``sizes`` are their characters.
 
         Raises:
             OverloadedError: the queue has no room, or too much is being tokenised; nothing was started.
@@ -332,11 +336,18 @@ class _Model:
 
         started_at = time.perf_counter()
         model = self.manifest.name
-        with stage("tokenize", model=model, texts=len(texts), characters=sum(sizes)), self._backlog(sizes):
-            prepared = await self.off_loop(texts, work, sizes=sizes)
+        characters = sum(sizes)
+        with stage("tokenize", model=model, texts=len(texts), characters=characters):
+            if len(texts) <= _TEXTS_IN_PLACE and characters <= _CHARACTERS_IN_PLACE:
+                if (failure := self._budget.failure) is not None:  # nor is anything else served
+                    raise UnavailableError(failure)
+                prepared = work(0, texts)
+            else:
+                with self._backlog(sizes):
+                    prepared = await self.off_loop(texts, work, sizes=sizes)
         seconds = time.perf_counter() - started_at
         if (request := work_of_request()) is not None:
-            request.add_tokenizing(seconds, characters=sum(sizes))
+            request.add_tokenizing(seconds, characters=characters)
         if self.observer is not None:
             self.observer.on_tokenize(seconds)
         return prepared

@@ -56,6 +56,7 @@ from tests.fakes import HANG_LIMIT_S, FakeEngine, settle, until
 # float32 sums over a different number of padded rows may be ordered differently; nothing else may differ.
 TOLERANCE = 1e-5
 PLAIN = EmbeddingOptions()
+ENOUGH_FOR_A_THREAD = ["hello"] * 5  # fewer are tokenised in place
 WORDS = ["hello", "world", "cat", "return", "order", "退货", "你好世界", "北京", "Paris", "a"]
 
 
@@ -682,11 +683,30 @@ async def test_the_event_loop_turns_while_texts_are_tokenised(
     """Probes must be answered whatever is being tokenised."""
     tokenizer, embedder = _gated(embedding_bundle, budget)
     async with embedder:
-        call = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+        call = asyncio.create_task(embedder.embed(ENOUGH_FOR_A_THREAD, PLAIN))
         await settle()
         assert not call.done()
         tokenizer.gate.set()
-        assert (await call).tokens == [3]
+        assert (await call).tokens == [3] * len(ENOUGH_FOR_A_THREAD)
+
+
+async def test_a_few_short_texts_are_tokenised_without_a_thread(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """The way to a thread and back takes longer than they do."""
+    tokenizer, embedder = _gated(embedding_bundle, budget)
+    tokenizer.gate.set()
+    busy = threading.Event()
+    budget.lane(1).submit(lambda: busy.wait(HANG_LIMIT_S))
+    async with embedder:
+        waiting = [
+            asyncio.create_task(embedder.embed(texts, EmbeddingOptions(truncate=True)))
+            for texts in (ENOUGH_FOR_A_THREAD, ["cat " * 129])
+        ]
+        assert (await embedder.embed(["hello"] * 4, PLAIN)).tokens == [3] * 4
+        assert not any(task.done() for task in waiting)
+        busy.set()
+        await asyncio.gather(*waiting)
 
 
 async def test_a_tokeniser_that_hangs_turns_health_red_and_fails_its_callers(
@@ -697,13 +717,13 @@ async def test_a_tokeniser_that_hangs_turns_health_red_and_fails_its_callers(
     async with embedder:
         async with asyncio.timeout(HANG_LIMIT_S):
             answers = await asyncio.gather(
-                *(embedder.embed(["hello"], PLAIN) for _ in range(3)), return_exceptions=True
+                *(embedder.embed(ENOUGH_FOR_A_THREAD, PLAIN) for _ in range(3)), return_exceptions=True
             )
         assert [type(answer) for answer in answers] == [UnavailableError] * 3
         assert not embedder.healthy
         assert "tokenising for tiny-embedding made no progress" in str(embedder.failure)
         with pytest.raises(UnavailableError, match="no progress"):
-            await embedder.embed(["hello"], PLAIN)
+            await embedder.embed(ENOUGH_FOR_A_THREAD, PLAIN)
         tokenizer.gate.set()
 
 
@@ -742,11 +762,11 @@ async def test_a_small_request_waits_for_one_job_of_a_large_one(
     async with embedder:
         large = asyncio.create_task(embedder.embed(["cat"] * 1000, PLAIN))
         await until(lambda: len(tokenizer.jobs) == 1)
-        small = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+        small = asyncio.create_task(embedder.embed(ENOUGH_FOR_A_THREAD, PLAIN))
         await settle()
         tokenizer.gate.set()
         await asyncio.gather(large, small)
-    assert tokenizer.jobs.index(["hello"]) == 1
+    assert tokenizer.jobs.index(ENOUGH_FOR_A_THREAD) == 1
 
 
 async def test_what_is_being_tokenised_is_bounded_by_itself(
