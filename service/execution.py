@@ -78,14 +78,33 @@ class ExecutionThread:
         Raises:
             StalledError: the job, or the one before it, hangs.
         """
-        future = asyncio.wrap_future(self.submit(job))
+        # Not asyncio.wrap_future and asyncio.wait, which take as long as a short text's tokenising.
+        loop = asyncio.get_running_loop()
+        future = self.submit(job)
         checks_without_progress = 0
         progress = self.progress
+        waiter: asyncio.Future[bool] | None = None
+
+        def wake(done: bool) -> None:
+            if waiter is not None and not waiter.done():
+                waiter.set_result(done)
+
+        def tell(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it whoever waited
+                loop.call_soon_threadsafe(wake, True)
+
+        future.add_done_callback(tell)
         try:
             while checks_without_progress < _STALL_CHECKS:
-                done, _ = await asyncio.wait({future}, timeout=stall_timeout_s / _STALL_CHECKS)
-                if done:
+                if future.done():  # between a check and now, when nobody was there to be woken
                     return future.result()
+                waiter = loop.create_future()
+                timer = loop.call_later(stall_timeout_s / _STALL_CHECKS, wake, False)
+                try:
+                    if await waiter:
+                        return future.result()
+                finally:
+                    timer.cancel()
                 if self.progress == progress:
                     checks_without_progress += 1
                 else:  # it waited for its turn behind others
