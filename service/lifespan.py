@@ -265,10 +265,13 @@ async def open_services(
         opener = _Opener(settings, metrics, stack, services, faq_folder)
         stack.push_async_callback(models.close, 0.0)  # should opening fail half-way
         services.default_embedder = await opener.models("/embed", "embedding_bundle", Embedder)
-        services.default_tagger = await opener.models("/ner", "ner_bundle", EntityTagger)
-        services.default_classifier = await opener.models("/predict", "classifier_bundle", Classifier)
-        services.default_reranker = await opener.models("/rerank", "reranker_bundle", CrossEncoder)
-        services.catalogue = await opener.catalogue()
+        # Beside each other: what loads a model leaves the interpreter to what builds the FAQ's index.
+        # Both are waited for even if one fails, since neither can be stopped half-way.
+        failures = await asyncio.gather(opener.other_models(), opener.catalogue(), return_exceptions=True)
+        for failure in failures:
+            if failure is not None:
+                raise failure
+        opener.put_absences_in_order()
         if not list(models):
             opener.refuse_to_serve_nothing()
         try:
@@ -332,6 +335,13 @@ class _Opener:
             await self._model(f"model {Path(name).name}", name, setting, kind)
         return first
 
+    async def other_models(self) -> None:
+        """Load all models but the embedders."""
+        services = self.services
+        services.default_tagger = await self.models("/ner", "ner_bundle", EntityTagger)
+        services.default_classifier = await self.models("/predict", "classifier_bundle", Classifier)
+        services.default_reranker = await self.models("/rerank", "reranker_bundle", CrossEncoder)
+
     async def _model(self, what: str, name: str, setting: str, kind: ServedKind) -> str | None:
         path = self.settings.bundle_path(name)
         if setting not in self.settings.model_fields_set and not path.exists():
@@ -355,8 +365,17 @@ class _Opener:
             return model.model_id
         return None
 
-    async def catalogue(self) -> FaqCatalogue | None:
-        """The FAQ: its store open, its model measured, its file brought in, its indexes built."""
+    def put_absences_in_order(self) -> None:
+        """Tell of models first, then of the FAQ, whichever was found missing first."""
+        absences = self.services.absences
+        if (faq := absences.pop("/search", None)) is not None:
+            absences["/search"] = faq
+
+    async def catalogue(self) -> None:
+        """Open the FAQ: its store, its model measured, its file brought in, its indexes built."""
+        self.services.catalogue = await self._catalogue()
+
+    async def _catalogue(self) -> FaqCatalogue | None:
         route = "/search"
         if self.settings.faq_store == OFF:
             self._off(route, "CONCHE_FAQ_STORE", NoFaqError)

@@ -70,7 +70,8 @@ class LoadedModel:
         model: the embedder, tagger or classifier.
         engine: what it runs on.
         choice: why that one.
-        memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top.
+        memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top. At
+            the start the FAQ's index grows beside the models that follow the embedders.
         loaded_at: ISO 8601, UTC.
     """
 

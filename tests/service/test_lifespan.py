@@ -9,12 +9,16 @@ import httpx
 import pytest
 
 from model.runtime import threads
+from model.runtime.engine_choice import EngineChooser
+from service import lifespan, loaded_models
 from service.errors import UnavailableError
 from service.faq.calibration import texts_to_measure
 from service.faq.entries import FaqEntry
+from service.faq.store import FaqStore
 from service.inference import EmbeddingOptions
 from service.lifespan import Services, StartupError, open_services
 from service.metrics import Metrics
+from service.settings import Settings
 from tests.bundles import refresh_manifest
 from tests.fakes import HANG_LIMIT_S, FakeEngine, until
 from tests.service.fakes_http import running, tiny_settings, write_bundles
@@ -41,6 +45,30 @@ async def test_threads_follow_the_quota(
         gate.set()
         await asyncio.gather(*jobs)
     assert len(busy) == workers
+
+
+async def test_the_tagger_is_loaded_beside_the_faq(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each leaves the processor to the other for half of its time, and somebody waits for the start."""
+    both = threading.Barrier(2, timeout=HANG_LIMIT_S)
+    read, open_store = loaded_models._read, lifespan.open_faq_store
+
+    def read_beside(path: Path, engines: EngineChooser) -> object:
+        if path.name == "tiny-ner":
+            both.wait()
+        return read(path, engines)
+
+    def open_store_beside(settings: Settings, folder: Path) -> FaqStore:
+        both.wait()
+        return open_store(settings, folder)
+
+    monkeypatch.setattr(loaded_models, "_read", read_beside)
+    monkeypatch.setattr(lifespan, "open_faq_store", open_store_beside)
+    settings = tiny_settings(models_folder, faq_file="none")
+    async with open_services(settings, Metrics()) as services:
+        assert services.tagger is not None
+        assert services.catalogue is not None
 
 
 UNREADABLE = '{"id": "blank", "question": "\\u200b", "answer": "Nobody can ask for it."}\n'
