@@ -105,8 +105,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
+            routes_known = asyncio.create_task(asyncio.to_thread(_work_out_routes, app))
             async with services(settings, registry) as opened:
                 app.state.services = opened
+                await routes_known
                 registry.watch_readiness(opened.not_ready)
                 yield
         finally:
@@ -163,6 +165,16 @@ def create_app(
         app.add_middleware(CorsHeaders, origins=origins)
     app.add_middleware(StartupErrors, expected=(StartupError,), report=keep_startup_error)
     return app
+
+
+def _work_out_routes(app: FastAPI) -> None:
+    """Have FastAPI work out what each included router's routes take, which it puts off until it is asked.
+
+    It takes a quarter of a second, which would be the first request's; here models are loading meanwhile.
+    """
+    nowhere = {"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(dict(nowhere))
 
 
 def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pydantic
 import pytest
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -290,3 +291,17 @@ def test_no_route_waits_for_a_thread_of_a_pool() -> None:
                 left += dependant.dependencies
                 seen += 1
     assert seen > len(ROUTERS)
+
+
+async def test_the_first_request_finds_all_routes_worked_out(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FastAPI puts that off until it is asked, and a caller, or a probe, would wait a quarter of a second."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a route was worked out")
+
+    async with running(tiny_settings(models_folder, faq_store="none")) as client:
+        monkeypatch.setattr(pydantic.TypeAdapter, "__init__", refuse)
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
