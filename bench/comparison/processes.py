@@ -49,6 +49,11 @@ class Process:
             )
         self.started_at = time.perf_counter()
 
+    @property
+    def pid(self) -> int:
+        """Of the process itself."""
+        return self._process.pid
+
     def alive(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
