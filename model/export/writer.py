@@ -165,10 +165,17 @@ class WrittenBundle:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a bundle only once it can be read: figures, and text files that hold them."""
+    """What is known of a bundle only once it can be read.
+
+    Attributes:
+        quality: Figures, for the manifest.
+        documents: Text files that hold them, by name.
+        calibration: Of a tagger's scores; None = they are as they are.
+    """
 
     quality: Mapping[str, Any]
     documents: Mapping[str, str]
+    calibration: ScoreCalibration | None = None
 
 
 Measure = Callable[[Path], Measured]
@@ -274,7 +281,9 @@ def write_bundle(
             for file, text in measured.documents.items():
                 (folder / file).write_text(text, encoding="utf-8")
             contents = dataclasses.replace(contents, quality={**contents.quality, **measured.quality})
-            manifest = _manifest(contents, tensors, folder)
+            manifest = _manifest(contents, tensors, folder).model_copy(
+                update={"calibration": measured.calibration}
+            )
             _write_manifest(folder, manifest)
         _take_name(folder, target)
     return WrittenBundle(target, manifest, parity, cosines)

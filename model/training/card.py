@@ -49,6 +49,7 @@ class CardFacts:
         misfits: Training spans that cannot be learned exactly; see ``word_fit``.
         split: Training paragraphs that were longer than a window.
         reports: The measurements, by name of the set.
+        scores: A sentence on what the entities' scores mean.
     """
 
     name: str
@@ -64,6 +65,7 @@ class CardFacts:
     misfits: int
     split: int
     reports: Mapping[str, NerReport]
+    scores: str
 
 
 def card_files(facts: CardFacts) -> dict[str, str]:
@@ -165,6 +167,10 @@ def _lines(facts: CardFacts) -> Iterator[str]:
     yield ""
     served = "read as the service reads texts" if encoder else ""
     yield from figures(facts.reports, weak_spots(facts), how=served)
+    yield "## Scores"
+    yield ""
+    yield facts.scores
+    yield ""
     yield "## Data"
     yield ""
     labels = _taught(facts)

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from model.runtime.bundle import ScoreCalibration
-from model.runtime.calibration import log_odds_of, share_right
+from model.runtime.calibration import AS_IT_IS, log_odds_of, share_right
 from model.training.spans import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from model.runtime.bundle import Bundle
     from model.runtime.tagging import Entity
     from model.training.spans import LabelledText
 
@@ -91,6 +92,40 @@ def calibration_error(judged: Judged, count: int = 10) -> float:
     bins = bins_of(judged, count)
     total = sum(each.spans for each in bins)
     return sum(each.spans * abs(each.score - each.right) for each in bins) / total if total else 0.0
+
+
+def without_calibration(bundle: Bundle) -> Bundle:
+    """The same tagger with scores as ``calibrate`` wants them."""
+    return dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"calibration": AS_IT_IS}))
+
+
+def calibrate(sets: Mapping[str, Judged]) -> tuple[ScoreCalibration, dict[str, dict[str, float]]]:
+    """A calibration for all sets together, and what it does for each.
+
+    Args:
+        sets: By name; see ``fit_calibration`` for their scores.
+
+    Returns:
+        The calibration, and for each set its ``spans`` and its ``calibration_error``, ``ece_before`` and
+        ``ece_after``; a manifest's ``quality`` has them as ``calibration``.
+
+    Raises:
+        TooFewSpansError: see ``fit_calibration``.
+    """
+    calibration = fit_calibration(
+        Judged(
+            np.concatenate([judged.scores for judged in sets.values()]),
+            np.concatenate([judged.right for judged in sets.values()]),
+        )
+    )
+    return calibration, {
+        name: {
+            "spans": len(judged.scores),
+            "ece_before": round(calibration_error(judged), 3),
+            "ece_after": round(calibration_error(judged.calibrated(calibration)), 3),
+        }
+        for name, judged in sets.items()
+    }
 
 
 def fit_calibration(judged: Judged) -> ScoreCalibration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,7 +40,7 @@ def ner_scores(
     Prints, for each file, the expected calibration error (ECE): by how much scores miss that share.
     """
     from model.training.evaluation import NotATaggerError
-    from model.training.reliability import TooFewSpansError, calibration_error, fit_calibration
+    from model.training.reliability import TooFewSpansError, calibrate, calibration_error
 
     if fit:
         require_training_packages()
@@ -55,15 +54,7 @@ def ner_scores(
                     click.echo(line)
             return
         judged_sets = _judged(bundle, texts, as_it_is=True)
-        calibration = fit_calibration(_together(list(judged_sets.values())))
-        figures = {
-            name: {
-                "spans": len(judged.scores),
-                "ece_before": round(calibration_error(judged), 3),
-                "ece_after": round(calibration_error(judged.calibrated(calibration)), 3),
-            }
-            for name, judged in judged_sets.items()
-        }
+        calibration, figures = calibrate(judged_sets)
         _write(bundle, calibration.slope, calibration.intercept, figures)
     except (BundleError, NotATaggerError, OSError, TooFewSpansError) as error:
         raise click.ClickException(str(error)) from error
@@ -74,14 +65,13 @@ def ner_scores(
 
 def _judged(path: Path, sets: Mapping[str, Sequence[LabelledText]], *, as_it_is: bool) -> dict[str, Judged]:
     """The spans found in each set, with scores as served, or not calibrated."""
-    from model.runtime.calibration import AS_IT_IS
     from model.runtime.threads import thread_count
     from model.training.evaluation import read_tagger, tag_texts
-    from model.training.reliability import judge
+    from model.training.reliability import judge, without_calibration
 
     bundle = read_tagger(path)
     if as_it_is:
-        bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"calibration": AS_IT_IS}))
+        bundle = without_calibration(bundle)
     with ProgressLine() as progress:
 
         def tagged(name: str, texts: Sequence[LabelledText]) -> Tagged:
@@ -94,16 +84,6 @@ def _judged(path: Path, sets: Mapping[str, Sequence[LabelledText]], *, as_it_is:
             )
 
         return {name: judge(tagged(name, texts).found, texts) for name, texts in sets.items()}
-
-
-def _together(sets: Sequence[Judged]) -> Judged:
-    import numpy as np
-
-    from model.training.reliability import Judged
-
-    return Judged(
-        np.concatenate([each.scores for each in sets]), np.concatenate([each.right for each in sets])
-    )
 
 
 def _table(judged: Judged) -> list[str]:

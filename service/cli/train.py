@@ -269,6 +269,7 @@ def train_ner(
         ) from None
     for line in results.table():
         click.echo(line)
+    click.echo(results.scores)
     click.echo(f"{output}: {size}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from model.export.writer import Measured
 from model.training.card import CardFacts, card_files
 from model.training.evaluation import Tagged, read_tagger
+from model.training.reliability import Judged, TooFewSpansError, calibrate, judge, without_calibration
 from model.training.report import NerReport, make_report
 from model.training.scoring import score_summary
 from model.training.spans import LabelledText
@@ -33,6 +34,7 @@ class Results:
         examples: Most texts with mistakes that the card quotes, of each set.
         progress: Shows how far the measuring is.
         reports: The measurements, once made.
+        scores: What the entities' scores mean, once measured.
     """
 
     output: Path
@@ -42,17 +44,39 @@ class Results:
     examples: int
     progress: ProgressLine
     reports: dict[str, NerReport] = field(default_factory=dict)
+    scores: str = "Scores are means of the probabilities of an entity's words; they are not calibrated."
 
     def of_bundle(self, folder: Path) -> Measured:
-        """Measure a finished bundle as it is served."""
-        tagger = read_tagger(folder)
+        """Measure a finished bundle as it is served; calibrate its scores on the development sets."""
+        tagger = without_calibration(read_tagger(folder))
+        judged: dict[str, Judged] = {}
         for name, texts in self.sets.items():
             tagged = tagged_by(tagger, [text.text for text in texts], f"measuring on {name}", self.progress)
             self.reports[name] = make_report(texts, tagged, examples=self.examples)
-        quality = {
+            if self.facts["roles"][name] == "dev":
+                judged[name] = judge(tagged.found, texts)
+        quality: dict[str, Any] = {
             name: score_summary(report.overall, report.per_label) for name, report in self.reports.items()
         }
-        return Measured(quality, self._card())
+        calibration = None
+        try:
+            calibration, quality["calibration"] = calibrate(judged)
+        except TooFewSpansError as error:
+            self.scores += (
+                f" In the development sets {error}. With more texts: `conche eval ner-scores "
+                f"{self.facts['name']} FILE --fit`."
+            )
+        else:
+            told = ", ".join(
+                f"{name} ({figure['spans']} spans found; expected calibration error {figure['ece_before']} "
+                f"before and {figure['ece_after']} after)"
+                for name, figure in quality["calibration"].items()
+            )
+            self.scores = (
+                "A score is the probability that an entity is right, borders and label. It is calibrated on "
+                f"{told}, which chose the epoch too, so that on other texts it is off by more."
+            )
+        return Measured(quality, self._card(), calibration)
 
     def without_bundle(self, *, overwrite: bool) -> None:
         """Measure the network itself, by the same reading and decoding; write the card into ``output``."""
@@ -91,5 +115,6 @@ class Results:
                 misfits=self.trained.data.misfits,
                 split=self.trained.data.split,
                 reports=self.reports,
+                scores=self.scores,
             )
         )

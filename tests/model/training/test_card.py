@@ -61,6 +61,7 @@ def facts(*, examples: int = 5) -> CardFacts:
         misfits=3,
         split=1,
         reports={"set/dev": report},
+        scores="Scores are not calibrated.",
     )
 
 
