@@ -49,7 +49,8 @@ def read_or_refuse(path: Path, form: LabelFormat | None, max_bad_share: float) -
     if hidden > 0:
         click.echo(f"left out: {hidden} more texts of {path}", err=True)
     if not reading.texts:
-        raise click.ClickException(f"{path} holds no usable text ({len(reading.bad)} bad ones)")
+        faults = "; ".join([f"{len(reading.bad)} bad ones", *reading.notes])
+        raise click.ClickException(f"{path} holds no usable text ({faults})")
     if reading.bad_share > max_bad_share:
         raise click.ClickException(
             f"{len(reading.bad)} of {len(reading.bad) + len(reading.texts)} texts of {path} cannot be used "

@@ -21,7 +21,9 @@ def read_label_studio(path: Path, lines: Sequence[str]) -> Reading:
 
     A region says what it covers (its ``text``), so its offsets are held against that: where they fit as
     UTF-16 units only, as browsers count, they are taken so, and the reading's notes say how often. Of several
-    annotations of a task the one marked as ground truth counts; else they have to agree.
+    annotations of a task the one marked as ground truth counts; else they have to agree. A task that nobody
+    annotated, or that was skipped, is no fault: it is left out, and counted in the notes. One that was
+    annotated with nothing is a text without entities.
 
     Args:
         path: Named in what is reported.
@@ -31,6 +33,7 @@ def read_label_studio(path: Path, lines: Sequence[str]) -> Reading:
         FormatError: It is not a JSON list.
     """
     texts: list[LabelledText] = []
+    unannotated = 0
     bad: list[BadLine] = []
     starts: list[int] = []
     in_utf16 = 0
@@ -39,13 +42,23 @@ def read_label_studio(path: Path, lines: Sequence[str]) -> Reading:
             text, labelled = _read_task(task)
             spans, converted = _spans_of(labelled, text)
             texts.append(labelled_text(text, spans))
+        except _NotAnnotatedError:
+            unannotated += 1
         except ValueError as error:
             bad.append(BadLine(path, line, f"task {_name(task, rank)}: {error}"))
         else:
             starts.append(line)
             in_utf16 += converted
-    notes = [f"{in_utf16} texts have offsets in UTF-16 units, which were converted"] if in_utf16 else []
+    notes = []
+    if unannotated:
+        notes.append(f"{unannotated} tasks are not annotated, or were skipped, and are left out")
+    if in_utf16:
+        notes.append(f"{in_utf16} texts have offsets in UTF-16 units, which were converted")
     return Reading(path, LABEL_STUDIO, texts, bad, starts, notes)
+
+
+class _NotAnnotatedError(ValueError):
+    """Nobody has said what is in a task."""
 
 
 def _tasks(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, Any]]:
@@ -88,7 +101,7 @@ def _read_task(task: Any) -> tuple[str, list[Mapping[str, Any]]]:
         item for item in listed if isinstance(item, dict) and "labels" in item
     ]
     if "annotation_id" not in task and not regions:
-        raise ValueError("it has no annotation")
+        raise _NotAnnotatedError
     return _text_among(task, regions), regions
 
 
@@ -97,7 +110,7 @@ def _chosen(annotations: Any) -> Mapping[str, Any]:
         raise ValueError("it has no list of annotations")
     done = [one for one in annotations if isinstance(one, dict) and not one.get("was_cancelled")]
     if not done:
-        raise ValueError("it has no annotation")
+        raise _NotAnnotatedError
     truths = [one for one in done if one.get("ground_truth")]
     first, *others = truths or done
     if any(_comparable(_values_of(one)) != _comparable(_values_of(first)) for one in others):
