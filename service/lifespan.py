@@ -228,7 +228,11 @@ class Services:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings, metrics: Metrics, *, faq_folder: Path | None = None
+    settings: Settings,
+    metrics: Metrics,
+    *,
+    faq_folder: Path | None = None,
+    cache_folder: Path | None = None,
 ) -> AsyncIterator[Services]:
     """Load what ``settings`` name, in worker threads, and close it afterwards.
 
@@ -238,6 +242,7 @@ async def open_services(
         settings: of the process.
         metrics: told about everything that is opened.
         faq_folder: where the FAQ store lies; None = in the data folder.
+        cache_folder: where measurements of models are kept; None = in the data folder.
 
     Raises:
         StartupError: the engine that is set is not there; a bundle, the FAQ store or the FAQ file cannot be
@@ -250,19 +255,20 @@ async def open_services(
         asyncio.get_running_loop().set_default_executor(
             ThreadPoolExecutor(max(2, threads), thread_name_prefix="conche-worker")
         )
+        cache_folder = cache_folder or settings.data_path()
         budget = ComputeBudget()
         stack.callback(budget.close)
         models = LoadedModels(
             budget=budget,
             limits=_batching_limits(settings),
-            engines=await asyncio.to_thread(_engines, settings, threads),
+            engines=await asyncio.to_thread(_engines, settings, threads, cache_folder / "engines"),
             observers=metrics,
         )
         services = Services(threads, models)
         if settings.input_ids == "cl100k":
             services.cl100k = await asyncio.to_thread(_read_cl100k, settings.openai_vocabulary)
         faq_folder = faq_folder or settings.data_path()
-        opener = _Opener(settings, metrics, stack, services, faq_folder)
+        opener = _Opener(settings, metrics, stack, services, faq_folder, cache_folder)
         stack.push_async_callback(models.close, 0.0)  # should opening fail half-way
         services.default_embedder = await opener.models("/embed", "embedding_bundle", Embedder)
         # Beside each other: what loads a model leaves the interpreter to what builds the FAQ's index.
@@ -280,10 +286,10 @@ async def open_services(
             await _close_models(services, settings.shutdown_grace_seconds)
 
 
-def _engines(settings: Settings, threads: int) -> EngineChooser:
+def _engines(settings: Settings, threads: int, folder: Path) -> EngineChooser:
     wishes = EngineWishes(settings.engine, settings.precision, settings.providers())
     try:
-        return EngineChooser(wishes, threads=threads, folder=settings.data_path() / "engines")
+        return EngineChooser(wishes, threads=threads, folder=folder)
     except EngineUnavailableError as error:
         raise StartupError(
             f"CONCHE_ENGINE={settings.engine}, CONCHE_PRECISION={settings.precision}, "
@@ -314,6 +320,7 @@ class _Opener:
     stack: AsyncExitStack
     services: Services
     faq_folder: Path
+    cache_folder: Path
 
     async def models(self, route: str, setting: str, kind: ServedKind) -> str | None:
         """Load what ``setting`` names; return the first one's name, or None if that one is not there.
@@ -396,7 +403,7 @@ class _Opener:
             store,
             self.services.embedder,
             max_entries_per_write=self.settings.limits.max_faq_entries,
-            calibrations=self.settings.data_path() / "calibrations",
+            calibrations=self.cache_folder / "calibrations",
             observer=self.metrics.faq,
             searcher=searcher_of(store, on_unproven=self.metrics.faq.on_unproven),
         )

@@ -1,6 +1,7 @@
 """``conche embed | search | ner``: one answer per text as a JSON line, in this process, without a server."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -143,10 +144,11 @@ def search(
         ]
 
     settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF})
-    if flags["faq_file"] is None:
+    if flags["faq_file"] is None and settings.data_path().exists():
         _answer_all(_read(texts), settings, answer)
     else:
-        # A look into a file must not change what a server on the same folder answers.
+        # A look into a file must not change what a server on the same folder answers, and one into the FAQ
+        # that comes along must not leave a data folder behind.
         with TemporaryDirectory() as folder:
             _answer_all(_read(texts), settings, answer, faq_folder=Path(folder))
 
@@ -292,7 +294,9 @@ async def _run(
         read_empty=settings.empty_input == "read",
     )
     done = 0
-    async with open_services(settings, Metrics(), faq_folder=faq_folder) as services:
+    async with open_services(
+        settings, Metrics(), faq_folder=faq_folder, cache_folder=cache_folder(settings)
+    ) as services:
         while group := list(islice(texts, _GROUP)):
             try:
                 limits.admit(group, param="texts")
@@ -303,6 +307,17 @@ async def _run(
             for record in records:
                 write(services, record)
             sys.stdout.buffer.flush()
+
+
+def cache_folder(settings: Settings) -> Path:
+    """Where a service keeps its measurements, if it has a data folder here; else the user's cache.
+
+    These commands only read texts, and leave nothing in the folder where they are called.
+    """
+    if settings.data_path().is_dir():
+        return settings.data_path()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))  # to be ignored unless absolute
+    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "conche"
 
 
 def _complaint(error: ServiceError, done: int) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cli import main
+from service.cli import main, query
+from service.cli.options import read_settings
 from service.settings import options
 from tests.bundles import write_tiny_ner_bundle
 from tests.service.fakes_http import running, tiny_settings
@@ -25,6 +26,7 @@ def _tiny_bundles(models_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CONCHE_NER_BUNDLE", "tiny-ner")
     monkeypatch.setenv("CONCHE_FAQ_FILE", str(models_folder / "faq.jsonl"))
     monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CONCHE_ENGINE", "onnxruntime")
 
 
@@ -46,6 +48,26 @@ def test_a_blank_line_is_refused_or_read_as_the_operator_chose() -> None:
     assert [line.get("empty", False) for line in lines] == [False, True, False]
     assert [line["entities"] for line in _lines(_run("ner", "", "--empty-input", "read"))] == [[]]
     assert [line["hits"] for line in _lines(_run("search", "", "--empty-input", "read"))] == [[]]
+
+
+@pytest.mark.parametrize("command", ["embed", "search", "ner"])
+def test_no_data_folder_is_left_behind(command: str, tmp_path: Path) -> None:
+    """These read texts and write answers."""
+    assert len(_lines(_run(command, "hello"))) == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_is_remembered_of_models_lies_with_a_service_or_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rule of the XDG base directories, which says to ignore a relative path."""
+    settings = read_settings({})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value, cache in ((str(tmp_path / "c"), tmp_path / "c"), ("c", tmp_path / ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert query.cache_folder(settings) == cache / "conche"
+    settings.data_path().mkdir()
+    assert query.cache_folder(settings) == settings.data_path()
 
 
 def test_each_text_is_embedded_on_a_line_of_its_own() -> None:
