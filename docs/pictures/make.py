@@ -2,9 +2,9 @@
 
     .venv-dev/bin/python docs/pictures/make.py [--minutes N] [NAME ...]
 
-Needs Chromium with Chinese fonts, Prometheus, and for the page of a trained tagger torch (`make setup-test`).
-Pages are photographed as a browser shows them. The dashboards are drawn by ``panels`` from what a real
-Prometheus answers after so many minutes of ``deploy/smoke/traffic.py``, since Grafana is not at hand.
+Needs Chromium with Chinese fonts, Prometheus, and what `make setup-test` installs. Pages are photographed as
+a browser shows them. The dashboards are drawn by ``panels`` from what a real Prometheus answers after so many
+minutes of ``deploy/smoke/traffic.py``, since Grafana is not at hand.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,14 +32,24 @@ from PIL import Image
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 CONCHE: Final = Path(sys.executable).with_name("conche")
-SAMPLE: Final = ROOT / "examples" / "ner_medical_zh"
-BASE: Final = ROOT / "models" / "multilingual-e5-small-zh-en"
-TRAINING: Final = ("--epochs", "20", "--batch-size", "8")
-NOTE: Final = (
-    "Ada Lovelace met Charles Babbage in London, where he lived in Dorset Street.",
-    "张三昨天从上海飞往巴黎，和联合国教科文组织的李娜见面。",
-    "In 2019 Angela Merkel opened a new terminal in Berlin together with Siemens.",
-    "北京大学的王伟下周去广州参加会议，之后回杭州。",
+# Texts, and what is right in them.
+NOTES: Final = (
+    (
+        "Ada Lovelace met Charles Babbage in London, where he lived in Dorset Street.",
+        (("Ada Lovelace", "PER"), ("Charles Babbage", "PER"), ("London", "LOC"), ("Dorset Street", "LOC")),
+    ),
+    (
+        "张三昨天从上海飞往巴黎，和联合国教科文组织的李娜见面。",
+        (("张三", "PER"), ("上海", "LOC"), ("巴黎", "LOC"), ("联合国教科文组织", "ORG"), ("李娜", "PER")),
+    ),
+    (
+        "In 2019 Angela Merkel opened a new terminal in Berlin together with Siemens.",
+        (("Angela Merkel", "PER"), ("Berlin", "LOC"), ("Siemens", "ORG")),
+    ),
+    (
+        "北京大学的王伟下周去广州参加会议，之后回杭州。",
+        (("北京大学", "ORG"), ("王伟", "PER"), ("广州", "LOC"), ("杭州", "LOC")),
+    ),
 )
 MAX_BYTES: Final = 150_000
 SCRAPE_S: Final = 5
@@ -135,9 +146,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 def ner_page(folder: Path) -> None:
     """`conche ner --html`."""
-    for number, text in enumerate(NOTE, 1):
+    for number, (text, _) in enumerate(NOTES, 1):
         (folder / f"note-{number}.txt").write_text(text, encoding="utf-8")
-    files = [part for number in range(1, len(NOTE) + 1) for part in ("--file", f"note-{number}.txt")]
+    files = [part for number in range(1, len(NOTES) + 1) for part in ("--file", f"note-{number}.txt")]
     conche("ner", "--html", "notes.html", *files, folder=folder)
     photograph((folder / "notes.html").as_uri(), "ner-page", height=470, width=900)
 
@@ -152,38 +163,54 @@ def faq_report(folder: Path) -> None:
 
 
 def tagger_report(folder: Path) -> None:
-    """The report of `conche eval ner` on a tagger trained on the medical sample."""
-    for name in ("train", "dev", "test"):
-        shutil.copy(SAMPLE / f"{name}.jsonl", folder / f"{name}.jsonl")
-    files = ("--train", "train.jsonl", "--dev", "dev.jsonl", "--base", str(BASE), "-o", "tagger")
-    conche("train", "ner", *files, *TRAINING, folder=folder)
-    conche("eval", "ner", "tagger", "test.jsonl", "--html", "report.html", folder=folder)
+    """The report of `conche eval ner` on the shipped tagger and the notes."""
+    lines = [
+        json.dumps({"text": text, "spans": [_span(text, *entity) for entity in entities]}, ensure_ascii=False)
+        for text, entities in NOTES
+    ]
+    (folder / "notes.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    bundle = str(ROOT / "models" / "ner-zh-en")
+    conche("eval", "ner", bundle, "notes.jsonl", "--html", "report.html", folder=folder)
     photograph((folder / "report.html").as_uri(), "tagger-report", height=1100, width=1000)
 
 
-def watched(folder: Path, minutes: float) -> None:
-    """The service's own page, Prometheus' and the dashboards, after so many minutes of traffic."""
-    port, metrics_port = free_port(), free_port()
-    base, prometheus = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}"
+def _span(text: str, entity: str, label: str) -> dict[str, Any]:
+    start = text.index(entity)
+    return {"start": start, "end": start + len(entity), "label": label}
+
+
+@contextmanager
+def watching(folder: Path, conche_port: int) -> Iterator[str]:
+    """Prometheus as the project sets it up, over a service on this machine; its URL."""
+    port = free_port()
     settings = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     del settings["alerting"]
-    targets = {"conche": f"127.0.0.1:{port}", "prometheus": f"127.0.0.1:{metrics_port}"}
+    targets = {"conche": f"127.0.0.1:{conche_port}", "prometheus": f"127.0.0.1:{port}"}
     settings["scrape_configs"] = [
         {"job_name": name, "static_configs": [{"targets": [target]}]} for name, target in targets.items()
     ]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     for name in settings["rule_files"]:
         shutil.copy(ROOT / "deploy" / "prometheus" / name, folder / name)
-    serve = [str(CONCHE), "serve", "--port", str(port)]
-    scrape = [
+    command = [
         "prometheus",
         "--config.file=prometheus.yml",
         "--storage.tsdb.path=series",
-        f"--web.listen-address=127.0.0.1:{metrics_port}",
+        f"--web.listen-address=127.0.0.1:{port}",
     ]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, f"{url}/-/ready", cwd=folder):
+        yield url
+
+
+def watched(folder: Path, minutes: float) -> None:
+    """The service's own page, and the dashboards after so many minutes of traffic."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    serve = [str(CONCHE), "serve", "--port", str(port)]
     with (
         running(serve, f"{base}/readyz", cwd=folder, env=environment(folder)),
-        running(scrape, f"{prometheus}/-/ready", cwd=folder),
+        watching(folder, port) as prometheus,
     ):
         photograph(f"{base}/docs", "api-page", height=1000)
         start = time.time()
@@ -199,22 +226,33 @@ def watched(folder: Path, minutes: float) -> None:
             photograph(
                 (folder / f"{name}.html").as_uri(), f"dashboard-{name}", height=height, width=WIDTH + 16
             )
-        photograph(f"{prometheus}/alerts", "prometheus-alerts", height=900)
-        photograph(f"{prometheus}/targets", "prometheus-targets", height=420)
+
+
+def alerted(folder: Path) -> None:
+    """Prometheus' pages where the service does not answer, and it is time to say so."""
+    with watching(folder, free_port()) as prometheus:
+        time.sleep(90)  # ConcheDown is for one minute
+        pages = f"{prometheus}/classic"  # Debian's package has the pages of old, and no others
+        try:
+            urllib.request.urlopen(f"{pages}/alerts").close()
+        except urllib.error.HTTPError:
+            pages = prometheus
+        photograph(f"{pages}/alerts", "prometheus-alerts", height=900)
+        photograph(f"{pages}/targets", "prometheus-targets", height=420)
 
 
 MADE_FROM: Final = {
     "ner-page": "conche ner --html",
     "faq-report": "conche faq eval, over the FAQ and questions of service/faq/demo*.jsonl",
-    "tagger-report": f"conche train ner {' '.join(TRAINING)}, conche eval ner; examples/ner_medical_zh",
+    "tagger-report": "conche eval ner, over the bundle ner-zh-en and the notes in make.py",
     "api-page": "/docs of conche serve",
     **{
         f"dashboard-{name}": f"deploy/grafana/dashboards/{name}.json, drawn by panels.py and not by Grafana, "
         "from what Prometheus scraped of conche serve under deploy/smoke/traffic.py"
         for name in DASHBOARDS
     },
-    "prometheus-alerts": "/alerts of that Prometheus",
-    "prometheus-targets": "/targets of that Prometheus",
+    "prometheus-alerts": "/alerts of Prometheus with deploy/prometheus, where no service answers",
+    "prometheus-targets": "/targets of the same",
 }
 
 
@@ -247,7 +285,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    makers: dict[str, Callable[[Path], None]] = {"ner": ner_page, "faq": faq_report, "tagger": tagger_report}
+    makers: dict[str, Callable[[Path], None]] = {
+        "ner": ner_page,
+        "faq": faq_report,
+        "tagger": tagger_report,
+        "alerted": alerted,
+    }
     arguments.add_argument("--minutes", type=float, default=5.0, help="of traffic; default 5")
     arguments.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*makers, "watched"]))
     chosen = arguments.parse_args()

@@ -198,9 +198,8 @@ def _table(panel: Mapping[str, Any], prometheus: Prometheus, width: float, heigh
     del width, height
     rows = [labels for labels, _ in prometheus.now(panel["targets"][0]["expr"])]
     names = [name for name in (rows[0] if rows else {}) if name not in {"__name__", "instance", "job"}]
-    return f"<table><tr>{_cells('th', names)}</tr>" + "".join(
-        f"<tr>{_cells('td', [row.get(name, '')[:28] for name in names])}</tr>" for row in rows
-    )
+    body = "".join(f"<tr>{_cells('td', [row.get(name, '')[:28] for name in names])}</tr>" for row in rows)
+    return f"<table><tr>{_cells('th', names)}</tr>{body}</table>"
 
 
 def _cells(kind: str, texts: Sequence[str]) -> str:
