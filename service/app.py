@@ -1,8 +1,10 @@
 """``create_app``: routers, middleware, error handlers, lifespan. Wiring only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -48,6 +50,7 @@ from service.routes import (
     tei,
 )
 from service.settings import OFF, Settings
+from service.team import METRICS, REINDEX, Alone, Team
 from service.timing_headers import TimingHeaders
 
 if TYPE_CHECKING:  # newer than the oldest FastAPI that will do, to which the argument means nothing
@@ -84,7 +87,11 @@ class Traces(MakesTraces, Protocol):
 
 
 def create_app(
-    settings: Settings, *, services: OpenServices = open_services, traces: Traces | None = None
+    settings: Settings,
+    *,
+    services: OpenServices = open_services,
+    traces: Traces | None = None,
+    team: Team | None = None,
 ) -> FastAPI:
     """The application; nothing is loaded before its lifespan begins.
 
@@ -92,12 +99,15 @@ def create_app(
         settings: read once, by the caller.
         services: opens what the routes need; tests pass fakes.
         traces: closed with the app; None = as the settings say.
+        team: the workers that share the port, this one among them; None = it is by itself.
 
     Raises:
         StartupError: the file of API keys cannot be used, or tracing cannot be set up.
     """
     traces = traces or _open_tracing(settings)
+    team = team or Alone()
     registry = Metrics()
+    team.answer(METRICS, lambda _: registry.snapshot())
     keys = _open_keys(settings, registry)
     if keys is not None:
         registry.watch_keys(keys)
@@ -109,6 +119,7 @@ def create_app(
             async with services(settings, registry) as opened:
                 app.state.services = opened
                 await routes_known
+                team.answer(REINDEX, partial(_reindex_status, opened))
                 registry.watch_readiness(opened.not_ready)
                 yield
         finally:
@@ -127,6 +138,7 @@ def create_app(
     )
     app.state.settings = settings
     app.state.metrics = registry
+    app.state.team = team
     app.state.startup_error = None  # why the lifespan could not begin, for whoever runs the app
     # With a port of its own /metrics is there and nowhere else.
     elsewhere = [] if settings.metrics_port == OFF else [metrics.router]
@@ -177,12 +189,13 @@ def _work_out_routes(app: FastAPI) -> None:
         route.matches(dict(nowhere))
 
 
-def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:
+def create_metrics_app(settings: Settings, registry: Metrics, *, team: Team | None = None) -> FastAPI:
     """What answers on a port for metrics only: /metrics, with the same errors, keys and log lines.
 
     Args:
         settings: read once, by the caller.
         registry: of the application whose metrics these are.
+        team: of that application.
 
     Raises:
         StartupError: a key is needed, and the file of API keys cannot be used.
@@ -191,6 +204,7 @@ def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:
         docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY
     )
     app.state.metrics = registry
+    app.state.team = team or Alone()
     app.include_router(metrics.router)
     install_error_handlers(app, metrics.router.routes)
     # Of its own: it runs in another thread, and the file is read when a key is looked for.
@@ -199,6 +213,12 @@ def create_metrics_app(settings: Settings, registry: Metrics) -> FastAPI:
         app.add_middleware(Access, keys=keys, routes=metrics.router.routes, metrics_need_key=True)
     _add_context(app, settings, registry)
     return app
+
+
+def _reindex_status(services: Services, words: Sequence[str]) -> dict[str, Any] | None:
+    (collection,) = words
+    status = None if services.catalogue is None else services.catalogue.reindex_status(collection)
+    return None if status is None else asdict(status)
 
 
 def _open_tracing(settings: Settings) -> Traces | None:

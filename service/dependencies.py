@@ -13,6 +13,7 @@ from service.faq.catalogue import FaqCatalogue
 from service.lifespan import Services
 from service.metrics import Metrics
 from service.settings import Settings
+from service.team import Team
 from service.token_ids import InputReader
 
 
@@ -34,9 +35,16 @@ async def get_metrics(request: Request) -> Metrics:
     return metrics
 
 
+async def get_team(request: Request) -> Team:
+    """The workers that share the port."""
+    team: Team = request.app.state.team
+    return team
+
+
 SettingsDep = Annotated[Settings, Depends(get_settings)]
 ServicesDep = Annotated[Services, Depends(get_services)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
+TeamDep = Annotated[Team, Depends(get_team)]
 
 
 async def get_limits(settings: SettingsDep) -> TextLimits:

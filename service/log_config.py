@@ -40,6 +40,17 @@ def configure_logging(
     logging.getLogger("uvicorn.error").addFilter(_is_news)
 
 
+def label_lines(**fields: object) -> None:
+    """Give every line from now on these fields as well."""
+
+    def label(record: logging.LogRecord) -> bool:
+        vars(record).update(fields)
+        return True
+
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(label)
+
+
 # What uvicorn says and we say better; and what it says to somebody who wants to serve WebSockets, whenever a
 # client offers HTTP/2.
 _NO_NEWS = (

@@ -23,9 +23,10 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from model.runtime.bundle import Manifest
 from model.runtime.label_schemes import LabelScheme
@@ -33,7 +34,9 @@ from service.batching import BatchingLimits, BatchStats
 from service.errors import ReadOnlyStoreError, ServiceError, StorageError, StorageFullError
 from service.faq.embedding import model_fingerprint
 from service.faq.store import FaqStore
+from service.metric_sums import Snapshot, summed
 from service.request_trace import recorded_trace_id
+from service.team import Gathered
 
 UNMATCHED: Final = "unmatched"
 OTHER: Final = "other"
@@ -340,12 +343,50 @@ class Metrics:
         Returns:
             The body and its content type, which always agree.
         """
-        without_created = _WithoutCreationTimes(self.registry)
-        version = openmetrics_version(accept)
-        if version is None:
-            return generate_latest(without_created), TEXT_CONTENT_TYPE
-        body: bytes = generate_openmetrics(without_created)  # type: ignore[no-untyped-call]
-        return body, f"application/openmetrics-text; version={version}; charset=utf-8"
+        return _rendered(_WithoutCreationTimes(self.registry), accept)
+
+    def snapshot(self) -> Snapshot:
+        """Every series, to be added to those of other processes."""
+        return [
+            [
+                family.name,
+                family.documentation,
+                family.type,
+                family.unit,
+                [
+                    [
+                        sample.name,
+                        dict(sample.labels),
+                        sample.value,
+                        None
+                        if (shown := sample.exemplar) is None
+                        else [shown.labels, shown.value, shown.timestamp],
+                    ]
+                    for sample in family.samples
+                ],
+            ]
+            for family in _WithoutCreationTimes(self.registry).collect()
+        ]
+
+
+def render_sums(gathered: Gathered, *, size: int, accept: str = "") -> tuple[bytes, str]:
+    """The series of all workers as one page; as `Metrics.render`.
+
+    Args:
+        gathered: their answers to `service.team.METRICS`.
+        size: how many workers there are to be.
+        accept: as `Metrics.render` takes it.
+    """
+    living = {number: snapshot for number, snapshot in gathered.answers.items() if snapshot is not None}
+    return _rendered(_Summed(summed(living, gathered.ended or []), gathered, size), accept)
+
+
+def _rendered(series: Collector, accept: str) -> tuple[bytes, str]:
+    version = openmetrics_version(accept)
+    if version is None:
+        return generate_latest(series), TEXT_CONTENT_TYPE
+    body: bytes = generate_openmetrics(series)  # type: ignore[no-untyped-call]
+    return body, f"application/openmetrics-text; version={version}; charset=utf-8"
 
 
 class ModelMetrics:
@@ -641,6 +682,39 @@ class _WithoutCreationTimes(Collector):
             kept = Metric(family.name, family.documentation, family.type, family.unit)
             kept.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield kept
+
+
+class _Summed(Collector):
+    """Families of a snapshot, and those that only a supervisor can tell."""
+
+    def __init__(self, snapshot: Snapshot, gathered: Gathered, size: int) -> None:
+        self._snapshot = snapshot
+        self._gathered = gathered
+        self._size = size
+
+    def collect(self) -> Iterator[Metric]:
+        for name, help_text, kind, unit, samples in self._snapshot:
+            family = Metric(name, help_text, kind, unit)
+            for sample, labels, value, exemplar in samples:
+                family.add_sample(
+                    sample,
+                    labels,
+                    math.nan if value is None else value,
+                    exemplar=None if exemplar is None else Exemplar(*exemplar),
+                )
+            yield family
+        yield GaugeMetricFamily("conche_workers", "Worker processes that there are to be.", value=self._size)
+        yield GaugeMetricFamily(
+            "conche_workers_ready",
+            "Worker processes that have started and not ended.",
+            value=self._gathered.ready,
+        )
+        restarts = CounterMetricFamily(
+            "conche_worker_restarts", "Worker processes that were started anew.", labels=("reason",)
+        )
+        for reason, count in self._gathered.restarts.items():
+            restarts.add_metric((reason,), count)
+        yield restarts
 
 
 class _FaqStoreCollector(Collector):

@@ -408,6 +408,7 @@ class ReadinessBody(BaseModel):
 
     status: Literal["ready", "not ready"]
     reasons: list[str] = Field(description="Empty when ready.")
+    worker: int | None = Field(default=None, description="Of several, the one that answers, for itself.")
 
 
 class LivenessBody(BaseModel):
@@ -495,6 +496,8 @@ class InfoResponse(BaseModel):
     limits: dict[str, int | float]
     truncate: bool = Field(description="Whether /embed cuts over-long texts when the request does not say.")
     threads: int
+    workers: int = Field(description="Processes that share the port.")
+    worker: int = Field(description="The one that answers, from 1.")
 
 
 EMBED_EXAMPLES: dict[str, Any] = {

@@ -178,6 +178,13 @@ class Settings(BaseSettings):
     tls_key: str = Field(
         default=OFF, min_length=1, description="Its key in PEM, without a password; `none` for plain http."
     )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Worker processes that share the port, each a whole service with its own copy of the "
+        "models; every limit holds for each. `auto` threads are divided among them.",
+    )
     metrics_port: Literal["none"] | int = Field(
         default="none",
         description="Port of its own for /metrics, which the other then lacks, on the same address; 0 takes "

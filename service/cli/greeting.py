@@ -13,11 +13,12 @@ _DEMO_QUERY = "怎么退货？"
 _DEMO_ENTRY = "return-how.zh"  # which answers it
 
 
-def summary(services: Services, *, url: str, seconds: float) -> dict[str, object]:
+def summary(services: Services, *, url: str, seconds: float, workers: int = 1) -> dict[str, object]:
     """What was loaded, as fields of a log line."""
     return {
         "url": url,
         "seconds": round(seconds, 2),
+        "workers": workers,
         "threads": services.threads,
         "embedding": services.embedder and _model(services.embedder.manifest),
         "ner": services.tagger and _model(services.tagger.manifest),
@@ -31,7 +32,13 @@ def summary(services: Services, *, url: str, seconds: float) -> dict[str, object
 
 
 def greeting(
-    services: Services, *, url: str, seconds: float, keys: bool = False, metrics_url: str | None = None
+    services: Services,
+    *,
+    url: str,
+    seconds: float,
+    keys: bool = False,
+    metrics_url: str | None = None,
+    workers: int = 1,
 ) -> str:
     """What was loaded, and requests to paste.
 
@@ -41,9 +48,13 @@ def greeting(
         seconds: that the start took.
         keys: whether requests need an API key.
         metrics_url: where the metrics are, if not at the server's own URL.
+        workers: processes that share the URL.
     """
     key = ' -H "x-api-key: $CONCHE_API_KEY"' if keys else ""
-    lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {services.threads} threads"]
+    threads = f"{services.threads} threads"
+    if workers > 1:
+        threads = f"{workers} workers of {_count(services.threads, 'thread', 'threads')} each"
+    lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {threads}"]
     for loaded in services.models:
         does = _does(loaded.model.manifest)
         named = "" if loaded.model.model_id in services.defaults else f'; "model": "{loaded.model.model_id}"'

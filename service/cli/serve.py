@@ -1,19 +1,25 @@
-"""``conche serve``: one process, one event loop, one copy of each model."""
+"""``conche serve``: one process, one event loop, one copy of each model; or several such behind one port."""
 
 import logging
 import os
 import resource
 import signal
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import click
 
+from model.runtime.threads import available_cpus, thread_count
 from service.cli import process
+from service.cli.announcement import announce
 from service.cli.options import read_settings, settings_flags
+from service.cli.supervisor import Supervisor
 from service.cli.tls import TlsError, TlsFiles
+from service.cli.worker_link import WorkerLink
+from service.log_config import configure_logging, label_lines
 from service.settings import OFF, Settings
 
 logger = logging.getLogger(__name__)
@@ -38,14 +44,7 @@ def serve(**flags: str | None) -> None:
     # A signal while the libraries load: nothing has begun, and process 1 of a container would ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
-    from service.app import create_app, create_metrics_app
-    from service.cli.metrics_server import MetricsServer
-    from service.cli.server import Server
-    from service.lifespan import StartupError
-    from service.log_config import configure_logging
-
     configure_logging(settings.log_level, settings.log_format)
-    _allow_open_files(settings.limits.max_connections)
     with ExitStack() as stack:
         # Bound before the models are loaded: a port in use is said at once.
         listener = stack.enter_context(_bind(settings.host, settings.port, "port"))
@@ -54,25 +53,80 @@ def serve(**flags: str | None) -> None:
             metrics_listener = stack.enter_context(
                 _bind(settings.host, settings.metrics_port, "metrics_port")
             )
+        if settings.workers == 1:
+            code = _serve(settings, listener, metrics_listener)
+        else:
+            code = _supervise(settings, listener, metrics_listener)
+    process.end(code)
+
+
+def _supervise(settings: Settings, listener: socket.socket, metrics_listener: socket.socket | None) -> int:
+    """Have several processes serve; this one loads nothing that they need."""
+    began_at = time.perf_counter()
+    if settings.threads == "auto":
+        share = thread_count(available_cpus() / settings.workers)
+        settings = settings.model_copy(update={"threads": share})
+
+    def work(link: WorkerLink) -> int:
+        label_lines(worker=link.number)
+        # Set for all cores when the command began; see there.
+        if os.environ.get("OPENBLAS_NUM_THREADS") == str(thread_count()):
+            os.environ["OPENBLAS_NUM_THREADS"] = str(settings.threads)
         try:
-            tls = _tls(settings)
-            app = create_app(settings)
-            server = Server(settings, app, tls=tls)
-            if metrics_listener is not None:
-                server.metrics_server = MetricsServer(
-                    create_metrics_app(settings, app.state.metrics),
-                    metrics_listener,
-                    limits=settings.limits,
-                    metrics=app.state.metrics,
-                    context=None if tls is None else tls.context,
-                )
-        except (StartupError, TlsError) as error:
-            raise click.ClickException(str(error)) from error
-        try:
-            server.run_until_stopped(listener)
+            return _serve(settings, listener, metrics_listener, link, began_at=began_at)
         except click.ClickException as error:
             error.show()
-    process.end(server.exit_code)
+            return error.exit_code
+
+    listeners = [listener] if metrics_listener is None else [listener, metrics_listener]
+    return Supervisor(settings, listeners, work, announce).run()
+
+
+def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    metrics_listener: socket.socket | None,
+    link: WorkerLink | None = None,
+    *,
+    began_at: float | None = None,
+) -> int:
+    """Serve in this process until told to stop; the exit code.
+
+    Args:
+        settings: of the process.
+        listener: bound.
+        metrics_listener: the same, for metrics only; None = they are on the other.
+        link: to the supervisor; None if there is none.
+        began_at: when the start began, as ``time.perf_counter`` tells it; None = now.
+
+    Raises:
+        click.ClickException: what is needed cannot be used.
+    """
+    from service.app import create_app, create_metrics_app
+    from service.cli.metrics_server import MetricsServer
+    from service.cli.server import Server
+    from service.lifespan import StartupError
+
+    _allow_open_files(settings.limits.max_connections)
+    try:
+        tls = _tls(settings)
+        app = create_app(settings, team=link)
+        server = Server(settings, app, tls=tls, link=link, began_at=began_at)
+        if metrics_listener is not None:
+            server.metrics_server = MetricsServer(
+                create_metrics_app(settings, app.state.metrics, team=app.state.team),
+                metrics_listener,
+                limits=settings.limits,
+                metrics=app.state.metrics,
+                context=None if tls is None else tls.context,
+            )
+    except (StartupError, TlsError) as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        server.run_until_stopped(listener)
+    except click.ClickException as error:
+        error.show()
+    return server.exit_code
 
 
 def _allow_open_files(connections: int) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -20,12 +19,14 @@ import click
 import uvicorn
 from fastapi import FastAPI
 
+from service.cli.announcement import announce
 from service.cli.connections import BoundedServer, Connections
 from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
 from service.cli.process import LOST_MODEL, leave
 from service.cli.tls import TlsFiles
 from service.cli.watchdog import Watchdog
+from service.cli.worker_link import WorkerLink
 from service.lifespan import Services
 from service.metrics import Metrics
 from service.settings import OFF, Settings
@@ -50,7 +51,24 @@ class Server(BoundedServer):
         metrics_server: started and stopped with this one; None if the metrics are on its own port.
     """
 
-    def __init__(self, settings: Settings, app: FastAPI, *, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        app: FastAPI,
+        *,
+        tls: TlsFiles | None = None,
+        link: WorkerLink | None = None,
+        began_at: float | None = None,
+    ) -> None:
+        """Serve ``app``; nothing is loaded before `run_until_stopped`.
+
+        Args:
+            settings: of the process.
+            app: to be served.
+            tls: for https; None = plain HTTP.
+            link: to the supervisor of several workers, which this is one of; None = by itself.
+            began_at: when the start began, as ``time.perf_counter`` tells it; None = now.
+        """
         metrics: Metrics = app.state.metrics
         connections = Connections(settings.limits, metrics)
         metrics.watch_connections(connections, limit=settings.limits.max_connections)
@@ -77,7 +95,8 @@ class Server(BoundedServer):
         self._settings = settings
         self._app = app
         self._watchdog = Watchdog(loop_stall_s=settings.loop_stall_s(), startup_s=settings.startup_s())
-        self._began_at = time.perf_counter()
+        self._link = link
+        self._began_at = time.perf_counter() if began_at is None else began_at
         self._forced_by: int | None = None
         self._stopped_by: int | None = None
         self._lost_since: float | None = None
@@ -131,15 +150,30 @@ class Server(BoundedServer):
                 self.metrics_server.start()
                 port = self.metrics_server.port
                 metrics_url = _url(self._settings.host, port, secure=self._tls is not None)
-            services: Services = self._app.state.services
-            if self._settings.log_format == "json":  # somebody collects lines, and wants no pages among them
-                logger.info("ready", extra=summary(services, url=url, seconds=seconds))
-            else:
-                keys = self._settings.api_keys_file != OFF
-                _print(greeting(services, url=url, seconds=seconds, keys=keys, metrics_url=metrics_url))
+            self._greet(url, seconds, metrics_url)
+
+    def _greet(self, url: str, seconds: float, metrics_url: str | None) -> None:
+        services: Services = self._app.state.services
+        said: dict[str, object]
+        if self._settings.log_format == "json":  # somebody collects lines, and wants no pages among them
+            said = {"summary": summary(services, url=url, seconds=seconds, workers=self._settings.workers)}
+        else:
+            keys = self._settings.api_keys_file != OFF
+            workers = self._settings.workers
+            said = {
+                "page": greeting(
+                    services, url=url, seconds=seconds, keys=keys, metrics_url=metrics_url, workers=workers
+                )
+            }
+        if self._link is None:
+            announce(said)
+        else:
+            self._link.ready(said)
 
     async def on_tick(self, counter: int) -> bool:
         """Look for a new certificate and at the models, besides what uvicorn does ten times a second."""
+        if self._link is not None:
+            self._link.tick()
         if self._tls is not None and counter % _TICKS_BETWEEN_LOOKS == 0:
             self._tls.look()
         if counter % _TICKS_BETWEEN_LOOKS_AT_MODELS == 0:
@@ -170,6 +204,8 @@ class Server(BoundedServer):
         """
         services: Services = self._app.state.services
         services.draining = True
+        if self._link is not None:
+            self._link.stopping()
         await self._go_on_accepting()
         for closable in (*self.servers, *(sockets or ())):
             closable.close()
@@ -187,8 +223,14 @@ class Server(BoundedServer):
             if closing.done():
                 if self.metrics_server is not None:
                     self.metrics_server.stop()
+                self._say_last_words()
                 return
+        self._say_last_words()
         leave(self.exit_code)
+
+    def _say_last_words(self) -> None:
+        if self._link is not None:
+            self._link.close()
 
     async def _go_on_accepting(self) -> None:
         if self._stopped_by != signal.SIGTERM:  # Ctrl-C, or /readyz has been red for a while already
@@ -232,9 +274,3 @@ def _url(host: str, port: int, *, secure: bool) -> str:
     scheme = "https" if secure else "http"
     reachable = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
     return f"{scheme}://[{reachable}]:{port}" if ":" in reachable else f"{scheme}://{reachable}:{port}"
-
-
-def _print(text: str) -> None:
-    """Write to standard output, whose encoding may know no Chinese."""
-    encoding = sys.stdout.encoding or "utf-8"
-    click.echo(text.encode(encoding, errors="replace").decode(encoding))

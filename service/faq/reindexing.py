@@ -6,8 +6,9 @@ the next reindex with the same model goes on from there.
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from service.errors import ConflictError, InvalidInputError, ServiceError
@@ -31,12 +32,14 @@ class ReindexStatus:
         total: texts to embed; grows if entries are written meanwhile. 0 = not counted yet.
         state: "running", "finished" or "failed".
         error: why it failed; None if it did not.
+        began_at: as ``time.monotonic`` tells it, which all processes of a machine tell alike.
     """
 
     done: int
     total: int
     state: Literal["running", "finished", "failed"]
     error: str | None = None
+    began_at: float = field(default=0.0, compare=False)
 
 
 class Reindexing:
@@ -77,7 +80,7 @@ class Reindexing:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, collection: str, progress: Progress | None) -> asyncio.Task[None]:
-        self._status[collection] = ReindexStatus(0, 0, "running")
+        self._status[collection] = ReindexStatus(0, 0, "running", began_at=time.monotonic())
         task = asyncio.create_task(self._work(collection, progress), name=f"reindex {collection}")
         self._tasks[collection] = task
         task.add_done_callback(lambda done: self._ended(collection, done))
@@ -160,6 +163,6 @@ class Reindexing:
                 return list(texts)
 
     def _tell(self, collection: str, done: int, total: int, progress: Progress | None) -> None:
-        self._status[collection] = ReindexStatus(done, total, "running")
+        self._status[collection] = replace(self._status[collection], done=done, total=total)
         if progress is not None:
             progress(done, total)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Depends, Path
 from model.runtime.bundle import BundleError, discover
 from service.absence import AdminOffError
 from service.admin_schemas import LOAD_EXAMPLES, LoadedModelBody, LoadedModelsResponse, LoadRequest
-from service.dependencies import ServicesDep, SettingsDep
+from service.dependencies import ServicesDep, SettingsDep, TeamDep
 from service.errors import ConflictError, InvalidInputError, UnknownModelError
 from service.http_errors import TEXT_ERRORS, documented
 from service.json_body import StrictJsonRoute
@@ -31,6 +31,15 @@ router = APIRouter(route_class=StrictJsonRoute, tags=["operators"], dependencies
 ERRORS = documented(AdminOffError, *TEXT_ERRORS)
 
 
+async def _require_one_process(team: TeamDep) -> None:
+    """A change reaches the worker that takes the request: the others would go on as before, unseen."""
+    if team.size > 1:
+        raise ConflictError(
+            f"{team.size} workers serve here, each with models of its own, and a change would reach one of "
+            "them; set CONCHE_EMBEDDING_BUNDLE and the like and restart, or set CONCHE_WORKERS=1"
+        )
+
+
 @router.get("/admin/models", response_model=LoadedModelsResponse, responses=ERRORS)
 async def list_loaded(services: ServicesDep, settings: SettingsDep) -> LoadedModelsResponse:
     """List the models that serve, with their memory and queues, and the bundles that could."""
@@ -44,7 +53,8 @@ async def list_loaded(services: ServicesDep, settings: SettingsDep) -> LoadedMod
 @router.post(
     "/admin/models",
     response_model=LoadedModelBody,
-    responses=documented(AdminOffError, ModelLoadedError, BundleRefusedError, *TEXT_ERRORS),
+    responses=documented(AdminOffError, ModelLoadedError, ConflictError, BundleRefusedError, *TEXT_ERRORS),
+    dependencies=[Depends(_require_one_process)],
 )
 async def load_model(
     body: Annotated[LoadRequest, Body(openapi_examples=LOAD_EXAMPLES)],
@@ -69,6 +79,7 @@ async def load_model(
     "/admin/models/{model_id}",
     response_model=LoadedModelsResponse,
     responses=documented(AdminOffError, UnknownModelError, ConflictError, *TEXT_ERRORS),
+    dependencies=[Depends(_require_one_process)],
 )
 async def unload_model(
     model_id: Annotated[str, Path(examples=["tiny-spare"])], services: ServicesDep, settings: SettingsDep

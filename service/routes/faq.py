@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 
 from service.admission import AnswerTooLargeError
-from service.dependencies import CatalogueDep, LimitsDep, SettingsDep, get_catalogue
+from service.dependencies import CatalogueDep, LimitsDep, SettingsDep, TeamDep, get_catalogue
 from service.errors import (
     ConflictError,
     DuplicateEntryError,
@@ -72,6 +72,7 @@ from service.faq_schemas import (
 )
 from service.http_errors import FAQ_ERRORS, FAQ_WRITE_ERRORS, UnsupportedMediaTypeError, documented
 from service.json_body import StrictJsonRoute
+from service.team import REINDEX, Team
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["faq"])
 
@@ -339,22 +340,25 @@ async def evaluate(
     status_code=202,
     responses=documented(UnknownCollectionError, ConflictError, *FAQ_WRITE_ERRORS),
 )
-async def start_reindex(collection: Collection, catalogue: CatalogueDep) -> ReindexResponse:
+async def start_reindex(collection: Collection, catalogue: CatalogueDep, team: TeamDep) -> ReindexResponse:
     """Begin to embed a collection anew with the server's model, in the background.
 
     Searches go on with the old vectors, if the server's model made them, until the new ones take their place
     in one step. GET tells how far it is.
     """
     await catalogue.info(collection)
+    latest = await _latest_reindex(team, collection)
+    if latest.state == "running":  # maybe in another worker
+        return latest
     catalogue.start_reindex(collection)
-    return _reindex(catalogue, collection)
+    return await _latest_reindex(team, collection)
 
 
 @router.get("/faq/{collection}/reindex", responses=READ)
-async def get_reindex(collection: Collection, catalogue: CatalogueDep) -> ReindexResponse:
+async def get_reindex(collection: Collection, catalogue: CatalogueDep, team: TeamDep) -> ReindexResponse:
     """Tell how far the latest reindex is."""
     await catalogue.info(collection)
-    return _reindex(catalogue, collection)
+    return await _latest_reindex(team, collection)
 
 
 @router.post(
@@ -444,11 +448,14 @@ def _report(report: WriteReport) -> dict[str, Any]:
     }
 
 
-def _reindex(catalogue: CatalogueDep, collection: str) -> ReindexResponse:
-    status = catalogue.reindex_status(collection)
-    if status is None:
+async def _latest_reindex(team: Team, collection: str) -> ReindexResponse:
+    """Of those that any worker began."""
+    gathered = await team.gather(REINDEX, collection)
+    known = [status for status in gathered.answers.values() if status is not None]
+    if not known:
         return ReindexResponse(state="none", done=0, total=0, error=None)
-    return ReindexResponse(state=status.state, done=status.done, total=status.total, error=status.error)
+    latest = max(known, key=lambda status: (status["state"] == "running", status["began_at"]))
+    return ReindexResponse(**{name: latest[name] for name in ("state", "done", "total", "error")})
 
 
 def _entry(entry: FaqEntry) -> bytes:

@@ -1,13 +1,16 @@
 """Probes: ``/livez`` (the loop turns), ``/readyz`` and ``/health`` (requests will be served)."""
 
+from typing import Literal
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from service.dependencies import ServicesDep
+from service.dependencies import ServicesDep, TeamDep
 from service.errors import UnavailableError
 from service.http_errors import error_response, request_id_of
 from service.routes.both_methods import get_and_head
 from service.schemas import LivenessBody, ReadinessBody
+from service.team import Team
 
 router = APIRouter(tags=["probes"])
 
@@ -23,23 +26,25 @@ async def livez() -> LivenessBody:
 
 
 @get_and_head(router, "/readyz", response_model=ReadinessBody, responses=READY_RESPONSES)
-async def readyz(request: Request, services: ServicesDep) -> Response:
-    """Say whether to send requests here; if not, why."""
-    return _readiness(request, services.not_ready())
+async def readyz(request: Request, services: ServicesDep, team: TeamDep) -> Response:
+    """Say whether to send requests here; if not, why. Of several workers each answers for itself."""
+    return _readiness(request, services.not_ready(), team)
 
 
 @get_and_head(router, "/health", response_model=ReadinessBody, responses=READY_RESPONSES)
-async def health(request: Request, services: ServicesDep) -> Response:
+async def health(request: Request, services: ServicesDep, team: TeamDep) -> Response:
     """Answer as `/readyz` does, under the name that other servers use."""
-    return _readiness(request, services.not_ready())
+    return _readiness(request, services.not_ready(), team)
 
 
-def _readiness(request: Request, reasons: list[str]) -> Response:
+def _readiness(request: Request, reasons: list[str], team: Team) -> Response:
+    status: Literal["ready", "not ready"] = "not ready" if reasons else "ready"
+    worker = team.number if team.size > 1 else None
+    body = ReadinessBody(status=status, reasons=reasons, worker=worker).model_dump(exclude_none=True)
     if not reasons:
-        body = ReadinessBody(status="ready", reasons=[])
-        return Response(orjson.dumps(body.model_dump()), media_type="application/json")
+        return Response(orjson.dumps(body), media_type="application/json")
     error = UnavailableError("not ready: " + "; ".join(reasons))
     refusal = error_response(error, request_id_of(request), request.url.path)
-    both = orjson.loads(refusal.body) | ReadinessBody(status="not ready", reasons=reasons).model_dump()
+    both = orjson.loads(refusal.body) | body
     headers = {name: value for name, value in refusal.headers.items() if name != "content-length"}
     return Response(orjson.dumps(both), status_code=refusal.status_code, headers=headers)

@@ -6,7 +6,7 @@ from importlib import metadata
 from fastapi import APIRouter
 
 from model.runtime.bundle import Manifest
-from service.dependencies import ServicesDep, SettingsDep
+from service.dependencies import ServicesDep, SettingsDep, TeamDep
 from service.errors import ServiceError, UnavailableError
 from service.faq.catalogue import FaqCatalogue
 from service.lifespan import Services
@@ -20,7 +20,7 @@ router = APIRouter(tags=["server"])
 
 
 @get_and_head(router, "/info", response_model=InfoResponse)
-async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
+async def info(services: ServicesDep, settings: SettingsDep, team: TeamDep) -> InfoResponse:
     """Describe the models, the FAQ and the limits in force.
 
     What cannot be asked now (a FAQ store on another machine, say) is null, and `unavailable` says why.
@@ -54,6 +54,8 @@ async def info(services: ServicesDep, settings: SettingsDep) -> InfoResponse:
         limits=limits | settings.batching.model_dump(),
         truncate=settings.truncate,
         threads=services.threads,
+        workers=team.size,
+        worker=team.number,
     )
 
 

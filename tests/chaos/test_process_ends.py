@@ -1,6 +1,7 @@
 """The process is killed or told to stop while callers are at it."""
 
 import http.client
+import os
 import signal
 import sqlite3
 import threading
@@ -87,6 +88,58 @@ def test_kill_9_under_load_breaks_connections_and_loses_nothing_acknowledged(fol
         assert supervisor.exits == [-signal.SIGKILL] * KILLS
     with closing(sqlite3.connect(folder / "data" / "faq.sqlite")) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes that a supervisor started."""
+    return [int(found) for found in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def counters(port: int) -> dict[str, float]:
+    """What a scrape has that must never fall, by name and labels."""
+    lines = ask(port, "GET", "/metrics").body.decode().splitlines()
+    samples = dict(line.rsplit(" ", 1) for line in lines if line.startswith("conche_"))
+    return {
+        name: float(value)
+        for name, value in samples.items()
+        if name.partition("{")[0].endswith(("_total", "_count", "_bucket"))
+    }
+
+
+def test_kill_9_of_one_worker_leaves_the_others_at_work_and_no_counter_falls(folder: Path) -> None:
+    """Only what that worker had in hand is broken; the next one takes its place."""
+    died = 'conche_worker_restarts_total{reason="died"}'
+    with serving(folder, "--workers", "3") as served:
+        callers = Callers(served.port)
+        seen = counters(served.port)
+        for killed in range(1, KILLS + 1):
+            before = len(callers.acknowledged)
+            until(lambda before=before: len(callers.acknowledged) >= before + 5, "five more writes")  # type: ignore[misc]
+            os.kill(workers_of(served.process.pid)[-1], signal.SIGKILL)
+            while seen[died] < killed or len(workers_of(served.process.pid)) < 3:
+                now = counters(served.port)
+                assert [name for name in seen if now[name] < seen[name]] == []
+                seen = now
+        callers.end()
+        assert callers.statuses == {200}
+        assert callers.broken <= KILLS * 3  # as many callers as there are
+        assert set(callers.acknowledged) <= served.ids() <= set(callers.sent)
+        assert served.stop() == 0
+    with closing(sqlite3.connect(folder / "data" / "faq.sqlite")) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_worker_whose_loop_stands_still_is_replaced(folder: Path) -> None:
+    """Its process lives, and no probe may ever meet it: the supervisor notices."""
+    with serving(folder, "--workers", "2", "--loop-stall-seconds", "10") as served:
+        stopped = workers_of(served.process.pid)[0]
+        os.kill(stopped, signal.SIGSTOP)
+        until(lambda: stopped not in workers_of(served.process.pid), "the end of it")
+        silent = 'conche_worker_restarts_total{reason="silent"}'
+        until(lambda: len(workers_of(served.process.pid)) == 2, "a new one")
+        assert counters(served.port)[silent] == 1
+        assert served.embed().status == 200
+        assert served.stop() == 0
 
 
 def test_sigterm_shows_itself_and_loses_no_request(folder: Path) -> None:
