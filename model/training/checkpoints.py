@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -63,6 +63,12 @@ class WorkFolder:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         self._put(_IDENTITY, lambda path: path.write_text(json.dumps(wanted, indent=1), encoding="utf-8"))
+
+    def left(self) -> Literal["nothing", "unsaved", "saved"]:
+        """What an interrupted run left here: nothing, its name before any state was saved, or a state."""
+        if (self.path / _STATE).is_file():
+            return "saved"
+        return "unsaved" if (self.path / _IDENTITY).is_file() else "nothing"
 
     def load_state(self) -> dict[str, Any] | None:
         """What was saved last; None = nothing yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ class ProgressLine:
     """Tells on standard error what goes on, stage after stage; a stage may be left and come back.
 
     On a terminal it is one line, drawn anew as work goes on. Elsewhere a stage is named when it begins, and
-    then, if it is long, about every half minute with where it stands.
+    then, if it is long, about every half minute with where it stands; while the context is open also when
+    nobody tells of a step for so long.
 
     Args:
         stream: Written to; standard error as it is then, if not said.
@@ -44,11 +46,20 @@ class ProgressLine:
         self._stages: dict[str, _Stage] = {}
         self._shown: str | None = None
         self._shown_at = 0.0
+        self._last = ("", 0, 0)  # stage, done, total
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._heart = threading.Thread(target=self._beat_on, name="conche-progress", daemon=True)
 
     def __enter__(self) -> Self:
+        if not self._draws:
+            self._heart.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
+        self._closed.set()
+        if not self._draws:
+            self._heart.join()
         if self._draws and self._shown is not None:
             self._write("\n")
 
@@ -61,7 +72,25 @@ class ProgressLine:
             total: More than 0.
             facts: Shown with it, such as a loss.
         """
+        with self._lock:
+            self._show(stage, done, total, facts)
+
+    def beat(self) -> None:
+        """Say that the last stage goes on, if nothing was written for half a minute: a step may be long."""
+        with self._lock:
+            stage, done, total = self._last
+            now = self._clock()
+            if self._shown is not None and now - self._shown_at >= _LINE_EVERY_S:
+                self._write(f"{stage}: still at {done} of {total}\n")
+                self._shown_at = now
+
+    def _beat_on(self) -> None:
+        while not self._closed.wait(_LINE_EVERY_S / 2):
+            self.beat()
+
+    def _show(self, stage: str, done: int, total: int, facts: str) -> None:
         now = self._clock()
+        self._last = stage, done, total
         known = self._stages.get(stage)
         if known is None or done < known.done:
             self._stages[stage] = _Stage(now, done, done)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -190,7 +190,9 @@ def train_ner(
         types = _entity_types(texts, labels)
         work = WorkFolder.beside(output)
         with ProgressLine() as progress:
-            listener = _Listener(progress, work, options.max_tokens)
+            listener = _Listener(
+                progress, work, options.max_tokens, left="nothing" if restart else work.left()
+            )
             trained = fine_tune(
                 base,
                 bio_labels(types),
@@ -331,7 +333,15 @@ def _refuse_new_labels(types: Sequence[str], sets: Mapping[str, Sequence[Labelle
 class _Listener:
     """Shows how far a training is, and says what each epoch came to."""
 
-    def __init__(self, progress: ProgressLine, work: WorkFolder, max_tokens: int) -> None:
+    def __init__(
+        self,
+        progress: ProgressLine,
+        work: WorkFolder,
+        max_tokens: int,
+        *,
+        left: Literal["nothing", "unsaved", "saved"],
+    ) -> None:
+        self._left = left
         self._progress = progress
         self._work = work
         self._max_tokens = max_tokens
@@ -339,6 +349,14 @@ class _Listener:
         self._dev_f1 = ""
 
     def on_data(self, data: DataReport) -> None:
+        if self._left == "unsaved":
+            self._progress.say(
+                "the training of this output that was interrupted had saved nothing yet: it begins anew"
+            )
+        elif self._left == "saved":
+            self._progress.say(
+                f"the training that was interrupted is gone on with, from the state in {self._work.path}"
+            )
         if data.split:
             self._progress.say(
                 f"{data.split} texts are longer than {self._max_tokens} tokens and are read in windows"
@@ -346,9 +364,7 @@ class _Listener:
 
     def on_step(self, progress: Progress) -> None:
         if not self._recent and progress.step > 1:
-            self._progress.say(
-                f"going on behind step {progress.step - 1}, with the state in {self._work.path}"
-            )
+            self._progress.say(f"going on behind step {progress.step - 1}")
         self._recent.append(progress.loss)
         loss = sum(self._recent) / len(self._recent)
         facts = f"epoch {progress.epoch}, loss {loss:.3f}{self._dev_f1}"

@@ -12,11 +12,14 @@ def test_it_lies_hidden_beside_the_output(tmp_path: Path) -> None:
     """A models folder passes over hidden folders, so nothing tries to serve it."""
     work = WorkFolder.beside(tmp_path / "tagger")
     assert work.path == tmp_path / ".tagger.training"
+    assert work.left() == "nothing"
     work.open({"seed": 1})
+    assert work.left() == "unsaved"
     assert work.load_state() is None
     with pytest.raises(FileNotFoundError):
         work.load_best()
     work.save_state({"x": torch.ones(2), "losses": [0.5]})
+    assert work.left() == "saved"
     state = work.load_state()
     assert state is not None
     assert state["losses"] == [0.5]

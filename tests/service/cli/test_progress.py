@@ -59,6 +59,18 @@ def test_a_log_gets_a_line_at_the_start_and_then_every_half_minute(clock: Clock)
     ]
 
 
+def test_a_log_hears_of_a_step_that_takes_long(clock: Clock) -> None:
+    """Comparing one large batch with PyTorch may take minutes; who reads the log wonders whether it hangs."""
+    log = io.StringIO()
+    progress = ProgressLine(log, clock=clock)
+    progress.beat()
+    progress.show("comparing", 5, 9)
+    for _ in range(7):
+        clock.now += 10
+        progress.beat()
+    assert log.getvalue().splitlines() == ["comparing", *["comparing: still at 5 of 9"] * 2]
+
+
 def test_steps_before_an_interruption_cost_no_time(clock: Clock) -> None:
     """A run that goes on at step 901 has not just done 900 steps in a second."""
     log = io.StringIO()
