@@ -82,7 +82,7 @@ class StrictJsonRoute(APIRoute):
             strict = _ParsedRequest(request.scope, request.receive)
             # Parsed here, because FastAPI turns whatever goes wrong inside its own reading into a plain 400.
             body = request.scope["conche.body"] = parse_json(await strict.body())
-            if arguments is not None and (found := await arguments.find(request, body)) is not None:
+            if arguments is not None and (found := await arguments.find(strict, body)) is not None:
                 response: Response = await self.endpoint(**found)
                 return response
             return await handle(strict)

@@ -90,6 +90,10 @@ async def _refusal(path: Annotated[str, Depends(_path)]) -> None:
     raise UnavailableError(path)
 
 
+async def _size(request: Request) -> int:
+    return len(await request.body())
+
+
 def _threaded(path: Annotated[str, Depends(_path)]) -> str:
     return path
 
@@ -110,6 +114,10 @@ async def _with_thread(body: _Wish, path: Annotated[str, Depends(_threaded)]) ->
     return Response(f"{body.number} {path}")
 
 
+async def _with_size(body: _Wish, size: Annotated[int, Depends(_size)]) -> Response:
+    return Response(f"{body.number} {size}")
+
+
 async def _model(body: _Wish, path: Annotated[str, Depends(_path)]) -> _Wish:
     return _Wish(number=body.number + len(path))
 
@@ -118,7 +126,7 @@ async def _refusing(body: _Wish, _: Annotated[None, Depends(_refusal)]) -> Respo
     raise AssertionError(body)
 
 
-@pytest.mark.parametrize("endpoint", [_whole, _with_query, _with_thread, _model, _refusing])
+@pytest.mark.parametrize("endpoint", [_whole, _with_query, _with_thread, _with_size, _model, _refusing])
 @pytest.mark.parametrize("body", [b'{"number": 3}', b'{"number": "a"}', b"[]", b"null", b"{}"])
 async def test_arguments_are_those_that_fastapi_finds(endpoint: object, body: bytes) -> None:
     """Whichever of the two looks for them: values, faults, and whose fault comes first."""
