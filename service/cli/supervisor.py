@@ -43,6 +43,7 @@ _PIECE: Final = 1 << 16
 _QUICK_S: Final = 60.0
 _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
+_MOST_DOUBLINGS: Final = 10
 _MOST_QUICK: Final = 5
 # Prometheus waits for ten seconds unless told otherwise.
 _GATHER_S: Final = 5.0
@@ -403,8 +404,7 @@ class Supervisor:
             self._exit_code = shown
             self._stop(signal.SIGTERM)
             return
-        failures = self._quick[number]
-        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (failures - 1)) if failures else 0.0
+        delay_s = restart_delay_s(self._quick[number])
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         level = logging.INFO if reason == "stopped" else logging.ERROR
         logger.log(
@@ -443,6 +443,14 @@ class Supervisor:
             )
             worker.kill_reason = reason
             _send_signal(worker.pid, signal.SIGKILL)
+
+
+def restart_delay_s(failures: int) -> float:
+    """How long to wait before a worker is started anew that was quick to fail so many times in a row."""
+    if not failures:
+        return 0.0
+    # Bounded before it is raised: a power of a thousand is more than a float can hold.
+    return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(failures - 1, _MOST_DOUBLINGS))
 
 
 def _send_signal(pid: int, number: int) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.supervisor import restart_delay_s
+
 PROGRAM = Path(__file__).with_name("scripted_workers.py")
 ROOT = Path(__file__).parents[3]
 HANG_S = 60  # only stops a hang
@@ -197,6 +199,12 @@ def test_a_crash_loop_of_one_leaves_the_others_at_work(supervise: Callable[..., 
     supervised.started(2, times=7)
     assert len(supervised.pids[1]) == 1
     assert supervised.end()[0] == 0
+
+
+def test_the_wait_doubles_and_ends_at_half_a_minute() -> None:
+    """However long a crash loop goes on: a worker may fail for days while others serve."""
+    assert [restart_delay_s(failures) for failures in range(5)] == [0.0, 0.5, 1.0, 2.0, 4.0]
+    assert restart_delay_s(10_000) == 30.0
 
 
 def test_who_does_not_stop_in_time_is_killed(supervise: Callable[..., Supervised]) -> None:
