@@ -96,6 +96,8 @@ class Server(BoundedServer):
         self._app = app
         self._watchdog = Watchdog(loop_stall_s=settings.loop_stall_s(), startup_s=settings.startup_s())
         self._link = link
+        if link is not None:
+            link.on_hurry(self._stop_at_once)
         self._began_at = time.perf_counter() if began_at is None else began_at
         self._forced_by: int | None = None
         self._stopped_by: int | None = None
@@ -125,16 +127,20 @@ class Server(BoundedServer):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; a second signal of either kind stops waiting for requests in work.
 
-        Before anything is served the process ends at once: loading a large FAQ may take minutes.
+        Before anything is served the process ends at once: loading a large FAQ may take minutes. One of
+        several workers may be told twice of one signal; the supervisor says when there was a second.
         """
         del frame
         if not self.started:
             leave(0)
-        if self.should_exit:
-            self.force_exit = True
-            self._forced_by = sig
+        if self.should_exit and self._link is None:
+            self._stop_at_once(sig)
         self._stopped_by = self._stopped_by or sig
         self.should_exit = True
+
+    def _stop_at_once(self, sig: int) -> None:
+        self._forced_by = sig  # first: the loop may look meanwhile
+        self.force_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Load, listen, then say what there is."""

@@ -160,10 +160,14 @@ class Supervisor:
 
     def _pass_on(self, number: int) -> None:
         """Have all workers stop; the second time, at once."""
-        again = self._stop_by is not None
-        self._stop(number)
-        if again:
-            self._stop_by = time.monotonic() + _STOP_MARGIN_S
+        if self._stop_by is None:
+            self._stop(number)
+            return
+        self._stop_by = min(self._stop_by, time.monotonic() + _STOP_MARGIN_S)
+        # Not by a signal: systemd and the like send the first to every process of a service, so that a worker
+        # has it twice, and would take the one passed on for the second.
+        for worker in self._workers.values():
+            self._send(worker, Message(Kind.HURRY, number))
 
     def _stop(self, number: int) -> None:
         if self._stop_by is None:

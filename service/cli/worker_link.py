@@ -46,6 +46,7 @@ class WorkerLink:
         self._sending = threading.Lock()
         self._ticked = False
         self._closed = False
+        self._hurry: Callable[[int], None] | None = None
         self._answers: dict[str, Callable[[Sequence[str]], Any]] = {}
         self._asked: dict[int, Future[bytes]] = {}
         self._last_asked = 0
@@ -59,6 +60,10 @@ class WorkerLink:
     def tick(self) -> None:
         """Say that the event loop turns; costs nothing."""
         self._ticked = True
+
+    def on_hurry(self, hurry: Callable[[int], None]) -> None:
+        """Have ``hurry`` called, by the thread, with the signal that came again: to stop at once."""
+        self._hurry = hurry
 
     def ready(self, said: dict[str, object]) -> None:
         """Say that this worker serves; ``said`` is for the supervisor to show."""
@@ -138,6 +143,8 @@ class WorkerLink:
             # Whoever waited may have gone.
             if answers is not None and answers.set_running_or_notify_cancel():
                 answers.set_result(message.content)
+        elif message.kind is Kind.HURRY and self._hurry is not None:
+            self._hurry(message.number)
 
     def _reply(self, message: Message) -> None:
         question, *words = orjson.loads(message.content)

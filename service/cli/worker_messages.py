@@ -22,6 +22,7 @@ class Kind(IntEnum):
     QUESTION = 5  # of the supervisor: to be answered under this number
     ANSWER = 6  # of a worker
     ANSWERS = 7  # of the supervisor: of all, under the number that the worker asked with
+    HURRY = 8  # of the supervisor: it was told again to stop, by the signal of this number
 
 
 class Message(NamedTuple):

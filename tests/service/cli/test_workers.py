@@ -1,8 +1,10 @@
 """``conche serve`` with several workers, as callers and Prometheus see it."""
 
+import os
 import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,6 +175,25 @@ def test_a_stop_turns_readiness_red_and_finishes_what_is_in_work(models_folder: 
     assert head.startswith("http/1.1 503")
     assert error["code"] == "unavailable"
     assert "Traceback" not in errors
+
+
+def test_a_signal_to_all_processes_at_once_cuts_nothing_off(models_folder: Path) -> None:
+    """As systemd sends it: a worker has it from there and from the supervisor, and that is one stop."""
+    process = _start(models_folder, "--workers", "2", CONCHE_NER_BUNDLE="none")
+    served = Running(process)
+    request = Unfinished(served.url)
+    process.send_signal(signal.SIGTERM)
+    _read_until(process, "finishing 1 request")
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    for worker in workers:
+        os.kill(int(worker), signal.SIGTERM)
+    time.sleep(0.5)  # several looks at whether it is to hurry; one that does would be caught by most of them
+    request.connection.sendall(b'{"inputs": "hello!"}')
+    head = request.connection.recv(65536).lower()
+    _, errors = process.communicate(timeout=HANG_S)
+    assert head.startswith(b"http/1.1 200")
+    assert process.returncode == 0
+    assert "cutting off" not in errors
 
 
 def test_what_prevents_the_start_is_said_once(models_folder: Path) -> None:
