@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -23,6 +23,7 @@ from service.team import METRICS, Gathered
 logger = logging.getLogger(__name__)
 
 _BEAT_S: Final = 0.5
+_LAST_WORDS_S: Final = 1.0
 _PIECE: Final = 1 << 16
 
 Result = TypeVar("Result")
@@ -43,7 +44,7 @@ class WorkerLink:
         self.size = size
         self._connection = connection
         self._orphaned_after_s = orphaned_after_s
-        self._sending = threading.Lock()
+        self._numbering = threading.Lock()
         self._ticked = False
         self._closed = False
         self._hurry: Callable[[int], None] | None = None
@@ -51,6 +52,8 @@ class WorkerLink:
         self._asked: dict[int, Future[bytes]] = {}
         self._last_asked = 0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="conche-team")
+        # Of its own: a supervisor that is stopped (Ctrl-Z) takes nothing, and must not hold up the loop.
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="conche-sender")
         self._thread = threading.Thread(target=self._listen, name="conche-link", daemon=True)
 
     def start(self) -> None:
@@ -74,11 +77,11 @@ class WorkerLink:
         self._send(Message(Kind.STOPPING))
 
     def close(self) -> None:
-        """Leave the last figures with the supervisor."""
+        """Leave the last figures with the supervisor, if it takes them within a second."""
         self._closed = True
-        answer = self._answers.get(METRICS)
-        if answer is not None:
-            self._send(Message(Kind.ANSWER, content=orjson.dumps(answer(()))))
+        if METRICS in self._answers:
+            sent = self._reply(Message(Kind.QUESTION, content=orjson.dumps([METRICS])))
+            wait([sent], timeout=_LAST_WORDS_S)
 
     # -- the team --------------------------------------------------------------------------------------------
 
@@ -89,7 +92,7 @@ class WorkerLink:
     async def gather(self, question: str, *words: str) -> Gathered:
         """As `service.team.Team.gather`."""
         answers: Future[bytes] = Future()
-        with self._sending:
+        with self._numbering:
             self._last_asked = number = self._last_asked % 0xFFFFFFFF + 1
             self._asked[number] = answers
         self._send(Message(Kind.ASK, number, orjson.dumps([question, *words])))
@@ -108,16 +111,19 @@ class WorkerLink:
 
     # -- the thread ------------------------------------------------------------------------------------------
 
-    def _send(self, message: Message) -> None:
-        with self._sending:
-            try:
-                self._connection.sendall(message.packed())
-            except OSError:  # the supervisor is gone; the thread sees that too
-                logger.debug("the supervisor cannot be told: %s", message.kind.name)
+    def _send(self, message: Message) -> Future[None]:
+        return self._sender.submit(self._send_now, message)
+
+    def _send_now(self, message: Message) -> None:
+        try:
+            self._connection.sendall(message.packed())
+        except OSError:  # the supervisor is gone; the thread that listens sees that too
+            logger.debug("the supervisor cannot be told: %s", message.kind.name)
 
     def _listen(self) -> None:
         inbox = Inbox()
         beat_at = 0.0
+        beat: Future[None] | None = None
         while True:
             readable, _, _ = select.select([self._connection], [], [], _BEAT_S)
             if readable:
@@ -131,9 +137,9 @@ class WorkerLink:
                 for message in inbox.take(piece):
                     self._take(message)
             now = time.monotonic()
-            if self._ticked and now - beat_at >= _BEAT_S:
+            if self._ticked and now - beat_at >= _BEAT_S and (beat is None or beat.done()):
                 self._ticked, beat_at = False, now
-                self._send(Message(Kind.BEAT))
+                beat = self._send(Message(Kind.BEAT))
 
     def _take(self, message: Message) -> None:
         if message.kind is Kind.QUESTION:
@@ -146,14 +152,14 @@ class WorkerLink:
         elif message.kind is Kind.HURRY and self._hurry is not None:
             self._hurry(message.number)
 
-    def _reply(self, message: Message) -> None:
+    def _reply(self, message: Message) -> Future[None]:
         question, *words = orjson.loads(message.content)
         try:
             content = orjson.dumps(self._answers[question](words))
         except Exception:  # the others still want theirs, and a log line is all that helps here
             logger.exception("the question %s cannot be answered", question)
             content = b"null"
-        self._send(Message(Kind.ANSWER, message.number, content))
+        return self._send(Message(Kind.ANSWER, message.number, content))
 
     def _end_orphaned(self) -> None:
         """End in order, as if told to: nobody would start this worker anew, or tell it to stop."""
