@@ -314,7 +314,9 @@ class Supervisor:
 
     def _on_answer(self, worker: _Worker, message: Message) -> None:
         asked = self._rounds.get(message.number)
-        if message.number == 0 or (asked is not None and asked.question == METRICS):
+        if message.content != b"null" and (
+            message.number == 0 or (asked is not None and asked.question == METRICS)
+        ):  # nothing is no reason to forget what it had counted
             worker.last_metrics = message.content
         if asked is not None:
             asked.waits_for.discard(worker.number)
@@ -454,7 +456,7 @@ def restart_delay_s(failures: int) -> float:
     if not failures:
         return 0.0
     # Bounded before it is raised: a power of a thousand is more than a float can hold.
-    return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(failures - 1, _MOST_DOUBLINGS))
+    return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
 
 
 def _send_signal(pid: int, number: int) -> None:

@@ -7,15 +7,22 @@ files ``NUMBER`` and ``all`` of the folder. Of one word each, they say:
     at its start: return 1, end by SIGKILL, never get ready.
 ``lost``, ``stuck``
     once ready: return 70, turn no more.
+``ask``
+    once ready, once: ask all for their metrics, and say what was told.
+``speechless``
+    has no answer to that.
 ``stubborn``
     pays no attention to signals.
 """
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from service.cli import supervisor
@@ -26,6 +33,7 @@ from service.settings import load_settings
 
 FOLDER = Path(sys.argv[1])
 STEP_S = 0.02
+COUNTED: list[object] = [["c_total", "help", "counter", "", [["c_total", {}, 1.0, None]]]]
 
 
 def word(number: int) -> str:
@@ -43,6 +51,13 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def count(number: int, _: Sequence[str]) -> list[object]:
+    """The worker's metrics."""
+    if word(number) == "speechless":
+        raise RuntimeError("no figures")
+    return COUNTED
+
+
 def work(link: WorkerLink) -> int:
     """The life of a worker."""
     stop = threading.Event()
@@ -57,8 +72,7 @@ def work(link: WorkerLink) -> int:
         case "sleep":
             stop.wait()
             return 0
-    counted = ["c_total", "help", "counter", "", [["c_total", {}, 1.0, None]]]
-    link.answer("metrics", lambda _: [counted])
+    link.answer("metrics", partial(count, link.number))
     link.ready({"page": f"ready, said worker {link.number}"})
     while not stop.is_set() or word(link.number) == "stubborn":
         match word(link.number):
@@ -68,6 +82,10 @@ def work(link: WorkerLink) -> int:
             case "stuck":
                 (FOLDER / str(link.number)).unlink()
                 time.sleep(3600)
+            case "ask":
+                (FOLDER / str(link.number)).unlink()
+                told = asyncio.run(link.gather("metrics")).answers
+                say(f"told {sorted(number for number, answer in told.items() if answer == COUNTED)}")
         link.tick()
         time.sleep(STEP_S)
     link.stopping()

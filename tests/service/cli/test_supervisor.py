@@ -201,6 +201,18 @@ def test_a_crash_loop_of_one_leaves_the_others_at_work(supervise: Callable[..., 
     assert supervised.end()[0] == 0
 
 
+def test_what_a_worker_counted_is_kept_when_it_has_no_answer(supervise: Callable[..., Supervised]) -> None:
+    """A counter never falls, whatever goes wrong with one scrape."""
+    supervised = supervise("workers=2").ready()
+    supervised.say("1", "ask")
+    supervised.read_until(lambda: len(supervised.greetings) == 2)
+    supervised.say("2", "speechless")
+    supervised.say("1", "ask")
+    supervised.read_until(lambda: len(supervised.greetings) == 3)
+    assert supervised.greetings[1:] == ["told [1, 2]", "told [1, 2]"]
+    assert supervised.end()[0] == 0
+
+
 def test_the_wait_doubles_and_ends_at_half_a_minute() -> None:
     """However long a crash loop goes on: a worker may fail for days while others serve."""
     assert [restart_delay_s(failures) for failures in range(5)] == [0.0, 0.5, 1.0, 2.0, 4.0]
