@@ -69,7 +69,7 @@ class StrictJsonRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """FastAPI's handler, behind the checks; around it where `_Arguments` can do as much."""
         handle = super().get_route_handler()
-        arguments = _Arguments.of(self)
+        arguments = _Arguments.of(handle)
 
         async def handle_strictly(request: Request) -> Response:
             if self.body_field is None:
@@ -83,8 +83,7 @@ class StrictJsonRoute(APIRoute):
             # Parsed here, because FastAPI turns whatever goes wrong inside its own reading into a plain 400.
             body = request.scope["conche.body"] = parse_json(await strict.body())
             if arguments is not None and (found := await arguments.find(strict, body)) is not None:
-                response: Response = await self.endpoint(**found)
-                return response
+                return await arguments.call(**found)
             return await handle(strict)
 
         return handle_strictly
@@ -113,34 +112,47 @@ class _Arguments:
     beside its model run (bench/README.md). Here their order is worked out once.
 
     Attributes:
+        call: the endpoint.
         body: the parameter's name.
         validate: of the body's field.
         steps: the dependencies, each behind those that it needs.
         needs: the endpoint's other arguments, as of `_Step`.
     """
 
+    call: Callable[..., Awaitable[Response]]
     body: str
     validate: Callable[..., tuple[Any, Any]]
     steps: tuple[_Step, ...]
     needs: Mapping[str, int]
 
     @classmethod
-    def of(cls, route: APIRoute) -> "_Arguments | None":
-        """What ``route`` takes; None if it is anything else than described, and left to FastAPI."""
-        dependant = route.dependant
-        returns = inspect.get_annotations(route.endpoint, eval_str=True).get("return")
+    def of(cls, handle: Callable[..., Any]) -> "_Arguments | None":
+        """What a handler of FastAPI's takes; None if it is anything else than described, and left to it.
+
+        Asked of the handler, since the route does not know of dependencies that came with its inclusion.
+        """
+        known = inspect.getclosurevars(handle).nonlocals
+        dependant, body_field = known.get("dependant"), known.get("body_field")
+        if not isinstance(dependant, Dependant) or dependant.call is None:
+            return None
+        returns = inspect.get_annotations(dependant.call, eval_str=True).get("return")
         # Several parameters of a body would be put into one field of FastAPI's making.
         fields = dependant.body_params
-        if len(fields) != 1 or fields[0] is not route.body_field or returns is not Response:
+        if len(fields) != 1 or fields[0] is not body_field or returns is not Response:
             return None
         if not _is_plain(dependant) or dependant.request_param_name is not None:
             return None
         steps: list[_Step] = []
         needs = _add_steps(dependant, steps)
-        return None if needs is None else cls(fields[0].name, fields[0].validate, tuple(steps), needs)
+        if needs is None:
+            return None
+        return cls(dependant.call, fields[0].name, fields[0].validate, tuple(steps), needs)
 
     async def find(self, request: Request, body: Any) -> dict[str, Any] | None:
-        """The arguments; None if the body is not as it should be, of which FastAPI will say why."""
+        """The arguments; None if the body is not as it should be.
+
+        FastAPI will say why, and asks the dependencies once more.
+        """
         values: list[Any] = []
         for step in self.steps:
             given = {name: values[number] for name, number in step.needs.items()}

@@ -6,7 +6,7 @@ from typing import Annotated
 import httpx
 import orjson
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response, routing
 from pydantic import BaseModel
 
 from service.errors import UnavailableError
@@ -146,6 +146,32 @@ async def test_arguments_are_those_that_fastapi_finds(endpoint: object, body: by
             answer = await client.post("/there", content=body, headers={"content-type": "application/json"})
         answers.append((answer.status_code, answer.text))
     assert answers[0] == answers[1]
+
+
+async def test_a_dependency_that_comes_with_the_inclusion_is_asked() -> None:
+    """It may be what keeps strangers out, and the route itself does not know of it."""
+    router = APIRouter(route_class=StrictJsonRoute)
+    router.add_api_route("/there", _whole, methods=["POST"])
+    app = FastAPI()
+    app.include_router(router, dependencies=[Depends(_refusal)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://conche") as client:
+        with pytest.raises(UnavailableError):
+            await client.post("/there", json={"number": 3})
+
+
+async def test_fastapi_is_not_asked_where_the_order_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each request would pay for it, and nobody would notice."""
+    router = APIRouter(route_class=StrictJsonRoute)
+    router.add_api_route("/there", _whole, methods=["POST"])
+    app = FastAPI()
+    app.include_router(router)
+
+    def refuse(**_: object) -> None:
+        raise AssertionError("FastAPI was asked")
+
+    monkeypatch.setattr(routing, "solve_dependencies", refuse)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://conche") as client:
+        assert (await client.post("/there", json={"number": 3})).text == "3 /THERE /there"
 
 
 async def test_a_dependency_is_asked_once_a_request() -> None:
