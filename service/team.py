@@ -49,7 +49,7 @@ class Team(Protocol):
 
         Args:
             question: one word.
-            answer: takes the words that come with it; called in a thread of its own.
+            answer: takes the words that come with it; called in any thread.
         """
         ...
 

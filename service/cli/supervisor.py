@@ -59,7 +59,10 @@ class _Worker:
 
     Attributes:
         heard_at: when its loop last turned; of one that starts, when it was started.
-        answered: to questions, by question: the last answer of each.
+        ready_at: when it began to serve; None if it has not.
+        stops_until: when it should have ended, since it said that it does; None if it has not.
+        unsent: what it has not taken yet.
+        last_metrics: the last that it told, as JSON.
         kill_reason: why it was killed; None if it was not.
     """
 
