@@ -376,8 +376,9 @@ def pictures(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write_pictures(results: Mapping[str, Any], folder: Path) -> None:
-    """Write all pictures, in place of older ones."""
-    for old in folder.glob("*.svg"):
-        old.unlink()
+    """Write all pictures, in place of older ones; those of other measurements stay."""
+    for workload in WORKLOADS:
+        for figure in ("texts_per_s", "p99", "start_s"):
+            (folder / f"{workload.name}-{figure}.svg").unlink(missing_ok=True)
     for name, content in pictures(results).items():
         (folder / name).write_text(content, encoding="utf-8")

@@ -108,6 +108,16 @@ def test_what_stands_between_the_markers_is_replaced() -> None:
         report.put_between("nothing", "new")
 
 
+def test_pictures_of_before_go_and_those_of_other_measurements_stay(tmp_path: Path) -> None:
+    """`bench/soak.py` draws into the same folder."""
+    for name in ("soak.svg", "bulk-texts_per_s.svg"):
+        (tmp_path / name).write_text("before", encoding="utf-8")
+    figures = results(LINES)
+    report.write_pictures(figures, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"soak.svg", *report.pictures(figures)}
+    assert "bulk-texts_per_s.svg" not in report.pictures(figures)
+
+
 def test_pictures_are_well_formed_and_show_every_number() -> None:
     """Bars with a figure beside each."""
     drawn = report.pictures(results(LINES))
