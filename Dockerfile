@@ -26,7 +26,7 @@ COPY service service
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \
     && python -m pip --python /opt/conche/bin/python install --quiet --no-deps --no-index /tmp/wheels/*.whl
 # What serving never loads. 24 MB: NumPy's tests, and ONNX Runtime's tools for making and changing graphs. 35 MB: ONNX
-# Runtime once more, as a library for other languages; Python's module has all of it in itself. 18 MB: the hub's client,
+# Runtime once more, as a library for other languages; Python's module has all of it in itself. 19 MB: the hub's client,
 # which `tokenizers` imports only to download. 79 MB of OpenVINO: other devices than the CPU, formats other than ONNX,
 # headers.
 RUN cd /opt/conche/lib/python3.*/site-packages \
