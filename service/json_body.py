@@ -131,7 +131,7 @@ class _Arguments:
 
         Asked of the handler, since the route does not know of dependencies that came with its inclusion.
         """
-        known = inspect.getclosurevars(handle).nonlocals
+        known = inspect.getclosurevars(handle).nonlocals if inspect.isfunction(handle) else {}
         dependant, body_field = known.get("dependant"), known.get("body_field")
         if not isinstance(dependant, Dependant) or dependant.call is None:
             return None
