@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from model.runtime.bundle import Bundle
 from service.app import ROUTERS
-from service.metrics import UNMATCHED, Metrics
+from service.metrics import UNMATCHED, Metrics, render_sums
+from service.team import Gathered
 from tests.bundles import write_tiny_embedding_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +48,11 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
     # Routes, statuses and codes are the application's; test_metrics.py sees that it expects all of them.
     metrics.observe_request(method="POST", route="/embed", status=500, code="internal", seconds=2)
     samples: dict[str, list[dict[str, str]]] = {"up": [{}]}
-    for family in text_string_to_metric_families(metrics.render()[0].decode()):
-        for sample in family.samples:
-            samples.setdefault(sample.name, []).append(sample.labels)
+    several = Gathered({1: metrics.snapshot(), 2: metrics.snapshot()})
+    for page, _ in (metrics.render(), render_sums(several, size=2)):
+        for family in text_string_to_metric_families(page.decode()):
+            for sample in family.samples:
+                samples.setdefault(sample.name, []).append(sample.labels)
     return samples
 
 
