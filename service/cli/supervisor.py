@@ -193,17 +193,33 @@ class Supervisor:
         for number, at in list(self._starts.items()):
             if self._stop_by is None and at <= time.monotonic():
                 del self._starts[number]
-                self._start(number)
+                try:
+                    self._start(number)
+                except OSError as error:  # no memory for a process, or no files, which may change
+                    if not self._greeted:
+                        raise
+                    logger.error(  # noqa: TRY400 - it is known where
+                        "worker %d cannot be started (%s); trying again in %g s",
+                        number,
+                        error.strerror,
+                        _LONGEST_DELAY_S,
+                    )
+                    self._starts[number] = time.monotonic() + _LONGEST_DELAY_S
 
     def _start(self, number: int) -> None:
         ours, theirs = socket.socketpair()
         # A signal between the fork and its handlers must not run ours in the new process.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(number, ours, theirs, blocked)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        theirs.close()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_worker(number, ours, theirs, blocked)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            theirs.close()
         ours.setblocking(False)
         worker = _Worker(number, pid, ours, heard_at=time.monotonic())
         self._workers[number] = worker

@@ -1,16 +1,19 @@
 """service.cli.supervisor, with workers that do as they are told and serve nothing."""
 
+import errno
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from service.cli.supervisor import restart_delay_s
+from service.cli.supervisor import Supervisor, restart_delay_s
+from service.settings import load_settings
 
 PROGRAM = Path(__file__).with_name("scripted_workers.py")
 ROOT = Path(__file__).parents[3]
@@ -217,6 +220,25 @@ def test_the_wait_doubles_and_ends_at_half_a_minute() -> None:
     """However long a crash loop goes on: a worker may fail for days while others serve."""
     assert [restart_delay_s(failures) for failures in range(5)] == [0.0, 0.5, 1.0, 2.0, 4.0]
     assert restart_delay_s(10_000) == 30.0
+
+
+def test_a_worker_for_which_there_is_no_memory_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on; they would end with the supervisor."""
+
+    def refuse() -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    one = Supervisor(load_settings({("workers",): "2"}), [], lambda _: 0, lambda _: None)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(OSError, match="memory"):  # nobody serves yet: the start has failed
+        one._start_those_due()
+    one._greeted = True
+    one._starts[2] = 0.0
+    one._start_those_due()
+    one._selector.close()
+    assert one._starts[2] > time.monotonic()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
 def test_who_does_not_stop_in_time_is_killed(supervise: Callable[..., Supervised]) -> None:
