@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from model.runtime.batch_budget import BudgetTuner
 from model.runtime.bundle import BundleError
 from model.runtime.engine_choice import EngineChooser, EngineUnavailableError, EngineWishes
 from model.runtime.threads import thread_count
@@ -261,6 +262,9 @@ async def open_services(
         models = LoadedModels(
             budget=budget,
             limits=_batching_limits(settings),
+            budgets=BudgetTuner(
+                settings.batching.batch_tokens(), threads=threads, folder=cache_folder / "engines"
+            ),
             engines=await asyncio.to_thread(_engines, settings, threads, cache_folder / "engines"),
             observers=metrics,
         )
@@ -514,9 +518,9 @@ def _read_faq(source: str) -> EntryFile:
 
 
 def _batching_limits(settings: Settings) -> BatchingLimits:
+    """All but the tokens of a batch, which are each model's own."""
     batching = settings.batching
     return BatchingLimits(
-        max_batch_tokens=batching.max_batch_tokens,
         max_batch_size=batching.max_batch_size,
         max_queue_tokens=batching.max_queue_tokens,
         max_queue_items=batching.max_queue_items,

@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+from model.runtime.batch_budget import BatchBudget, BudgetTuner
 from model.runtime.bundle import Bundle, BundleError, Manifest, discover
 from model.runtime.engine import Engine
 from model.runtime.engine_choice import EngineChoice, EngineChooser
@@ -70,6 +71,7 @@ class LoadedModel:
         model: the embedder, tagger or classifier.
         engine: what it runs on.
         choice: why that one.
+        batch_budget: how many tokens its batches have.
         memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top. At
             the start the FAQ's index grows beside the models that follow the embedders.
         loaded_at: ISO 8601, UTC.
@@ -78,6 +80,7 @@ class LoadedModel:
     model: ServedModel
     engine: Engine
     choice: EngineChoice
+    batch_budget: BatchBudget
     memory_bytes: int
     loaded_at: str
 
@@ -88,6 +91,7 @@ class LoadedModels:
     Args:
         budget: the threads that compute; outlives the models.
         limits: of each model's queue.
+        budgets: how many tokens each model's batches have, in place of what ``limits`` says.
         engines: opens what a bundle runs on.
         observers: makes what is told of a model's work.
     """
@@ -97,11 +101,13 @@ class LoadedModels:
         *,
         budget: ComputeBudget,
         limits: BatchingLimits,
+        budgets: BudgetTuner,
         engines: EngineChooser,
         observers: Observers,
     ) -> None:
         self._budget = budget
         self._limits = limits
+        self._budgets = budgets
         self._engines = engines
         self._observers = observers
         self._loaded: dict[str, LoadedModel] = {}
@@ -141,7 +147,7 @@ class LoadedModels:
         """
         async with self._changing:
             before = resident_bytes()
-            bundle, tokenizer, engine, choice = await asyncio.to_thread(_read, path, self._engines)
+            bundle, tokenizer, engine, choice, batch_budget = await asyncio.to_thread(self._read, path)
             name = bundle.manifest.name
             try:
                 served = _kind_of(bundle.manifest, kind)
@@ -151,7 +157,7 @@ class LoadedModels:
                     tokenizer,
                     engine,
                     budget=self._budget,
-                    limits=self._limits,
+                    limits=replace(self._limits, max_batch_tokens=batch_budget.tokens),
                     observer=self._observers.observe_model(bundle.manifest),
                 )
             except BaseException:
@@ -159,7 +165,8 @@ class LoadedModels:
                 raise
             model.start()
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._loaded[name] = LoadedModel(model, engine, choice, max(0, resident_bytes() - before), now)
+            grown = max(0, resident_bytes() - before)
+            self._loaded[name] = LoadedModel(model, engine, choice, batch_budget, grown, now)
             return model
 
     async def unload(self, name: str, *, within_s: float) -> None:
@@ -185,6 +192,21 @@ class LoadedModels:
             loaded.engine.close()
             self._observers.forget_model(name)
 
+    def _read(self, path: Path) -> tuple[Bundle, Tokenizer, Engine, EngineChoice, BatchBudget]:
+        """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""
+        if not path.exists():
+            there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
+            raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
+        bundle = Bundle.load(path)
+        tokenizer = Tokenizer.from_bundle(bundle)
+        engine, choice = self._engines.open(bundle, tokenizer)
+        try:
+            batch_budget = self._budgets.budget(bundle, engine, tokenizer.pad_token_id)
+        except BaseException:
+            engine.close()
+            raise
+        return bundle, tokenizer, engine, choice, batch_budget
+
     def _refuse_twice(self, name: str) -> None:
         if name in self._loaded:
             raise ModelLoadedError(f"a model {name} is loaded already; unload it first", param="model")
@@ -204,17 +226,6 @@ def _kind_of(manifest: Manifest, wanted: ServedKind | None) -> ServedKind:
     if wanted is not None and not issubclass(kind, wanted):
         raise ValueError(f"{manifest.name} is no {_CALLED[wanted]}")
     return kind
-
-
-def _read(path: Path, engines: EngineChooser) -> tuple[Bundle, Tokenizer, Engine, EngineChoice]:
-    """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""
-    if not path.exists():
-        there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
-        raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
-    bundle = Bundle.load(path)
-    tokenizer = Tokenizer.from_bundle(bundle)
-    engine, choice = engines.open(bundle, tokenizer)
-    return bundle, tokenizer, engine, choice
 
 
 def resident_bytes() -> int:

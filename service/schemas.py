@@ -434,6 +434,19 @@ class EngineBody(BaseModel):
     )
 
 
+class BatchesBody(BaseModel):
+    """How large a model's batches are, and why."""
+
+    max_tokens: int = Field(description="Rows times longest row.")
+    choice: Literal["set", "measured", "remembered", "unmeasured"] = Field(
+        description="It is what was set, or was measured, at this start or at an earlier one, or this start "
+        "had no time to measure."
+    )
+    microseconds: dict[int, float] = Field(
+        description="What was measured: the time of one token, by tokens of the batch."
+    )
+
+
 class ModelBody(BaseModel):
     """One loaded bundle."""
 
@@ -455,6 +468,7 @@ class ModelBody(BaseModel):
     revision: str | None
     quality: dict[str, JsonValue]
     engine: EngineBody
+    batches: BatchesBody
 
 
 class FaqBody(BaseModel):

@@ -60,6 +60,7 @@ def test_the_commands_of_the_page_do_what_it_says(place: Path, page: str) -> Non
         "CONCHE_EMBEDDING_BUNDLE": "tiny-embedding",
         "CONCHE_DATA_DIR": str(place / "data"),
         "CONCHE_ENGINE": "onnxruntime",
+        "CONCHE_BATCHING__MAX_BATCH_TOKENS": "2048",
     }
     done = subprocess.run(
         ["bash", "-c", commands], cwd=place, env=variables, capture_output=True, text=True, check=False

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,6 +33,7 @@ from model.runtime.engine import (
 )
 from model.runtime.golden import prove
 from model.runtime.processor import Processor, read_processor
+from model.runtime.records import read_record, write_record
 from model.runtime.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -248,7 +247,7 @@ class EngineChooser:
                 _MOST_SECONDS_OF_ONE,
             )
             return engine, choice
-        self._measured.setdefault(_network(bundle.manifest), choice)
+        self._measured.setdefault(network_key(bundle.manifest), choice)
         self._keep(bundle, choice)
         measured = ", ".join(f"{one} {ms:.1f} ms" for one, ms in choice.milliseconds.items())
         logger.info("%s runs on %s; measured: %s", name, choice.candidate, measured)
@@ -265,7 +264,7 @@ class EngineChooser:
 
     def _taken_over(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice] | None:
         """What was measured with another bundle of this network, if this one passes its checks with it."""
-        choice = self._measured.get(_network(bundle.manifest))
+        choice = self._measured.get(network_key(bundle.manifest))
         if choice is None:
             return None
         try:
@@ -327,50 +326,34 @@ class EngineChooser:
 
     def _recall(self, bundle: Bundle) -> EngineChoice | None:
         """The choice kept for these circumstances; a file that cannot be read can be made again."""
-        path = self._path(bundle)
-        if path is None:
-            return None
-        try:
-            record: Any = json.loads(path.read_bytes())
+
+        def read(record: Any) -> EngineChoice | None:
             if record["circumstances"] != self._circumstances():
                 return None
             candidate = Candidate(**record["chosen"])
             milliseconds = {str(key): float(value) for key, value in record["milliseconds"].items()}
             refused = {str(key): str(value) for key, value in record["refused"].items()}
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("engine choice %s cannot be read and is made anew: %s", path, error)
-            return None
-        if candidate not in self._candidates:
-            return None
-        return EngineChoice(candidate, "remembered", milliseconds, refused)
+            if candidate not in self._candidates:
+                return None
+            return EngineChoice(candidate, "remembered", milliseconds, refused)
+
+        return read_record(self._path(bundle), "engine choice", read)
 
     def _keep(self, bundle: Bundle, choice: EngineChoice) -> None:
-        """Write the choice, whole or not at all. A folder that takes none is no error."""
-        path = self._path(bundle)
-        if path is None:
-            return
         record = {
             "circumstances": self._circumstances(),
             "chosen": asdict(choice.candidate),
             "milliseconds": dict(choice.milliseconds),
             "refused": dict(choice.refused),
         }
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            logger.warning("engine choice %s cannot be kept and is made anew next time: %s", path, error)
+        write_record(self._path(bundle), "engine choice", record)
 
 
 def _checks(errors: Mapping[Candidate, BundleError]) -> dict[str, str]:
     return {str(candidate): error.check for candidate, error in errors.items()}
 
 
-def _network(manifest: Manifest) -> str:
+def network_key(manifest: Manifest) -> str:
     """Names what an engine's speed depends on, near enough: how weights are stored moves it by an eighth."""
     return manifest.architecture.model_dump_json(exclude={"parameters", "vocab_size"})
 
@@ -383,12 +366,8 @@ def measure(
     The engines take turns, so that what else runs here slows all of them; the least, because others can only
     make a run longer. Takes ``_SECONDS`` or so.
     """
-    output = {
-        "embedding": "embeddings_mean",
-        "token-classification": "logits",
-        "sequence-classification": "sequence_logits",
-    }[manifest.task]
-    batches = [_batch(manifest, shape, pad_token_id) for shape in _SHAPES]
+    output = timed_output(manifest)
+    batches = [timed_batch(manifest, shape, pad_token_id) for shape in _SHAPES]
     least = dict.fromkeys(engines, np.full(len(batches), np.inf))
     ends_at = time.perf_counter() + _SECONDS
     for done in range(_MOST_ROUNDS):
@@ -404,8 +383,23 @@ def measure(
     return {candidate: float(np.exp(np.log(times).mean())) for candidate, times in least.items()}
 
 
-def _batch(manifest: Manifest, shape: tuple[int, int], pad_token_id: int) -> TokenBatch:
-    """Rows of any tokens: which they are makes no difference to the time."""
+def timed_output(manifest: Manifest) -> str:
+    """The output to ask for when a run is timed."""
+    return {
+        "embedding": "embeddings_mean",
+        "token-classification": "logits",
+        "sequence-classification": "sequence_logits",
+    }[manifest.task]
+
+
+def timed_batch(manifest: Manifest, shape: tuple[int, int], pad_token_id: int) -> TokenBatch:
+    """Rows of any tokens: which they are makes no difference to the time.
+
+    Args:
+        manifest: of the bundle; its longest text bounds the rows.
+        shape: rows, tokens of each.
+        pad_token_id: of its tokenizer.
+    """
     rows, length = shape[0], min(shape[1], manifest.max_tokens)
     ids = np.arange(rows * length, dtype=np.int64).reshape(rows, length) % manifest.architecture.vocab_size
     return pad_batch(list(ids), pad_token_id)

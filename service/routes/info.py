@@ -5,6 +5,7 @@ from importlib import metadata
 
 from fastapi import APIRouter
 
+from model.runtime.batch_budget import DEFAULT_BATCH_TOKENS
 from model.runtime.bundle import Manifest
 from service.dependencies import ServicesDep, SettingsDep, TeamDep
 from service.errors import ServiceError, UnavailableError
@@ -12,7 +13,7 @@ from service.faq.catalogue import FaqCatalogue
 from service.lifespan import Services
 from service.loaded_models import LoadedModel
 from service.routes.both_methods import get_and_head
-from service.schemas import EngineBody, FaqBody, InfoResponse, ModelBody
+from service.schemas import BatchesBody, EngineBody, FaqBody, InfoResponse, ModelBody
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +34,14 @@ async def info(services: ServicesDep, settings: SettingsDep, team: TeamDep) -> I
         faq, reason = await _faq(services.catalogue, services)
         if reason is not None:
             unavailable["/search"] = reason
-    limits: dict[str, int | float] = settings.limits.model_dump()
     model = services.embedder or services.classifier or services.reranker
     manifest = None if model is None else model.manifest
     by_name = {one.model.model_id: one for one in services.models}
+    limits: dict[str, int | float] = settings.limits.model_dump() | settings.batching.model_dump()
+    limits["max_batch_tokens"] = max(
+        (one.batch_budget.tokens for one in services.models),
+        default=settings.batching.batch_tokens() or DEFAULT_BATCH_TOKENS,
+    )
     return InfoResponse(
         models=[loaded.model.model_id for loaded in services.models],
         model_id=None if manifest is None else manifest.name,
@@ -51,7 +56,7 @@ async def info(services: ServicesDep, settings: SettingsDep, team: TeamDep) -> I
         reranker=None if services.reranker is None else _model(by_name[services.reranker.model_id]),
         faq=faq,
         unavailable=unavailable,
-        limits=limits | settings.batching.model_dump(),
+        limits=limits,
         truncate=settings.truncate,
         threads=services.threads,
         workers=team.size,
@@ -108,5 +113,10 @@ def _model(loaded: LoadedModel) -> ModelBody:
             choice=choice.how,
             milliseconds=dict(choice.milliseconds),
             refused=dict(choice.refused),
+        ),
+        batches=BatchesBody(
+            max_tokens=loaded.batch_budget.tokens,
+            choice=loaded.batch_budget.how,
+            microseconds=dict(loaded.batch_budget.microseconds),
         ),
     )

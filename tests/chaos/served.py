@@ -99,6 +99,7 @@ class Served:
             "CONCHE_FAQ_FILE": "none",
             "CONCHE_DATA_DIR": str(self.folder / "data"),
             "CONCHE_ENGINE": "onnxruntime",
+            "CONCHE_BATCHING__MAX_BATCH_TOKENS": "2048",
             "CONCHE_THREADS": "1",
             "CONCHE_LOG_FORMAT": "json",
             "CONCHE_PORT": str(self.port),

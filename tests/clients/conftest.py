@@ -27,6 +27,7 @@ def serve(data: Path, **variables: str) -> tuple[subprocess.Popen[str], str]:
         "CONCHE_MODELS_DIR": str(REPOSITORY / "models"),
         "CONCHE_DATA_DIR": str(data),
         "CONCHE_ENGINE": "onnxruntime",
+        "CONCHE_BATCHING__MAX_BATCH_TOKENS": "2048",
         "CONCHE_FAQ_STORE": "none",
         "CONCHE_PORT": "0",
         "PYTHONIOENCODING": "utf-8",

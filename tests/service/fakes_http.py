@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -35,7 +36,7 @@ def write_bundles(folder: Path) -> Path:
     return folder
 
 
-def tiny_settings(folder: Path, **changes: object) -> Settings:
+def tiny_settings(folder: Path, **changes: Any) -> Settings:
     """Settings for what ``write_bundles`` wrote, with a data folder of their own.
 
     Nothing of the environment's but what a test sets.
@@ -48,7 +49,9 @@ def tiny_settings(folder: Path, **changes: object) -> Settings:
         "faq_file": str(folder / "faq.jsonl"),
         "data_dir": folder / "data" / uuid.uuid4().hex,
         "threads": 1,
-        "engine": "onnxruntime",  # a measurement would choose now this one, now that
+        # Measurements would choose now this one, now that.
+        "engine": "onnxruntime",
+        "batching": {"max_batch_tokens": 2048, **changes.pop("batching", {})},
         "admin": True,
     }
     return Settings.model_validate(values | changes)

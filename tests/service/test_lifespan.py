@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from model.runtime import threads
-from model.runtime.engine_choice import EngineChooser
 from service import lifespan, loaded_models
 from service.errors import UnavailableError
 from service.faq.calibration import texts_to_measure
@@ -52,18 +51,18 @@ async def test_the_tagger_is_loaded_beside_the_faq(
 ) -> None:
     """Each leaves the processor to the other for half of its time, and somebody waits for the start."""
     both = threading.Barrier(2, timeout=HANG_LIMIT_S)
-    read, open_store = loaded_models._read, lifespan.open_faq_store
+    read, open_store = loaded_models.LoadedModels._read, lifespan.open_faq_store
 
-    def read_beside(path: Path, engines: EngineChooser) -> object:
+    def read_beside(models: loaded_models.LoadedModels, path: Path) -> object:
         if path.name == "tiny-ner":
             both.wait()
-        return read(path, engines)
+        return read(models, path)
 
     def open_store_beside(settings: Settings, folder: Path) -> FaqStore:
         both.wait()
         return open_store(settings, folder)
 
-    monkeypatch.setattr(loaded_models, "_read", read_beside)
+    monkeypatch.setattr(loaded_models.LoadedModels, "_read", read_beside)
     monkeypatch.setattr(lifespan, "open_faq_store", open_store_beside)
     settings = tiny_settings(models_folder, faq_file="none")
     async with open_services(settings, Metrics()) as services:

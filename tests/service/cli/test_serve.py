@@ -36,6 +36,7 @@ def _start(
         "CONCHE_FAQ_FILE": str(models_folder / "faq.jsonl"),
         "CONCHE_DATA_DIR": str(models_folder / "data" / uuid.uuid4().hex),
         "CONCHE_ENGINE": "onnxruntime",
+        "CONCHE_BATCHING__MAX_BATCH_TOKENS": "2048",
         "CONCHE_PORT": "0",
         "PYTHONIOENCODING": "utf-8",
     }

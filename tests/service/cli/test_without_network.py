@@ -93,6 +93,7 @@ def test_serving_needs_no_network(models_folder: Path, tmp_path: Path) -> None:
         "CONCHE_FAQ_FILE": str(models_folder / "faq.jsonl"),
         "CONCHE_DATA_DIR": str(tmp_path),
         "CONCHE_ENGINE": "onnxruntime",
+        "CONCHE_BATCHING__MAX_BATCH_TOKENS": "2048",
         "CONCHE_PORT": "0",
     }
     done = subprocess.run(

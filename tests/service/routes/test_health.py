@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from model.runtime.batch_budget import BudgetTuner
 from model.runtime.engine_choice import EngineChooser, EngineWishes
 from service.batching import BatchingLimits
 from service.inference import ComputeBudget
@@ -87,6 +88,7 @@ async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
         models = LoadedModels(
             budget=ComputeBudget(),
             limits=BatchingLimits(),
+            budgets=BudgetTuner(None, threads=1),
             engines=EngineChooser(EngineWishes("onnxruntime"), threads=1),
             observers=metrics,
         )

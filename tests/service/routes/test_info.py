@@ -74,3 +74,23 @@ async def test_a_measured_engine_is_told_and_remembered(tmp_path: Path) -> None:
     assert first["choice"] == "measured"
     assert first["milliseconds"].keys() == {"onnxruntime float32", "openvino float32"}
     assert second == first | {"choice": "remembered"}
+
+
+async def test_a_measured_batch_is_told_and_remembered(tmp_path: Path) -> None:
+    """With the curve that it was taken from; one that was set is not measured."""
+    settings = tiny_settings(write_bundles(tmp_path), batching={"max_batch_tokens": "auto"})
+    async with running(settings) as client:
+        first = (await client.get("/info")).json()
+    async with running(settings) as client:
+        second = (await client.get("/info")).json()
+    batches = first["embedding"]["batches"]
+    assert batches["choice"] == "measured"
+    assert str(batches["max_tokens"]) in batches["microseconds"]
+    assert first["limits"]["max_batch_tokens"] == max(
+        first[model]["batches"]["max_tokens"] for model in ("embedding", "ner", "classifier")
+    )
+    assert second["embedding"]["batches"] == batches | {"choice": "remembered"}
+    async with running(tiny_settings(tmp_path, batching={"max_batch_tokens": 99})) as client:
+        third = (await client.get("/info")).json()
+    assert third["embedding"]["batches"] == {"max_tokens": 99, "choice": "set", "microseconds": {}}
+    assert third["limits"]["max_batch_tokens"] == 99

@@ -1,0 +1,152 @@
+"""How many tokens a batch should have on this machine: the fewest from which on more are no quicker.
+
+Larger batches keep others waiting for longer and take more memory, and where the caches are small they are
+slower as well; smaller ones spend more on what each run costs beside its tokens. Curves: ``bench/README.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from model.runtime.bundle import Bundle
+from model.runtime.engine import Engine
+from model.runtime.engine_choice import network_key, timed_batch, timed_output
+from model.runtime.processor import read_processor
+from model.runtime.records import read_record, write_record
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BATCH_TOKENS: Final = 2048
+# Tokens of the batches that are tried, in rows of _LENGTH.
+_SIZES: Final = (512, 1024, 2048)
+_LENGTH: Final = 64
+_RUNS: Final = 2
+# Less is noise.
+_WORTH_MORE: Final = 0.97
+# Between two runs lies the answering of one and the forming of the next (bench/between_runs.py).
+_BETWEEN_RUNS_S: Final = 0.0006
+# Where the smallest takes this long the machine is slow or has no time just now, and somebody waits.
+_MOST_SECONDS_OF_SMALLEST: Final = 1.0
+# To be raised with any change of what is measured or how it decides: older files are then passed over.
+_PROCEDURE: Final = 1
+
+How = Literal["set", "measured", "remembered", "unmeasured"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBudget:
+    """Tokens of a batch, and why so many.
+
+    Attributes:
+        tokens: rows times longest row.
+        how: set by the operator, measured now or by an earlier start or with another bundle of the same
+            network, or there was no time to measure.
+        microseconds: of one token, by tokens of the batch; those that were tried.
+    """
+
+    tokens: int
+    how: How
+    microseconds: Mapping[int, float] = field(default_factory=dict)
+
+
+class BudgetTuner:
+    """Measures budgets, and keeps them.
+
+    Args:
+        tokens: what the operator set; None = to be measured.
+        threads: of each engine.
+        folder: where budgets are kept; made when one is. None = nowhere.
+    """
+
+    def __init__(self, tokens: int | None, *, threads: int, folder: Path | None = None) -> None:
+        self._tokens = tokens
+        self._threads = threads
+        self._folder = folder
+        self._measured: dict[str, BatchBudget] = {}  # by network
+
+    def budget(self, bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget:
+        """Of ``bundle``, which ``engine`` runs."""
+        if self._tokens is not None:
+            return BatchBudget(self._tokens, "set")
+        name = bundle.manifest.name
+        key = f"{network_key(bundle.manifest)} {engine.name} {engine.precision}"
+        if (known := self._measured.get(key) or self._recall(bundle, engine)) is not None:
+            self._measured.setdefault(key, known)
+            logger.info("%s runs batches of %d tokens, measured before", name, known.tokens)
+            return known
+        measured = measure_budget(bundle, engine, pad_token_id)
+        if measured is None:
+            logger.warning(
+                "%s runs batches of %d tokens; there was no time to measure which are the quickest",
+                name,
+                DEFAULT_BATCH_TOKENS,
+            )
+            return BatchBudget(DEFAULT_BATCH_TOKENS, "unmeasured")
+        self._measured[key] = measured
+        self._keep(bundle, engine, measured)
+        tried = ", ".join(f"{tokens}: {us:.0f}" for tokens, us in measured.microseconds.items())
+        logger.info(
+            "%s runs batches of %d tokens; measured microseconds a token: %s", name, measured.tokens, tried
+        )
+        return measured
+
+    def _path(self, bundle: Bundle) -> Path | None:
+        return None if self._folder is None else self._folder / f"{bundle.digest}.batches.json"
+
+    def _circumstances(self, engine: Engine) -> dict[str, Any]:
+        """What a budget depends on, beside the bundle."""
+        return {
+            "procedure": _PROCEDURE,
+            "processor": read_processor().name,
+            "threads": self._threads,
+            "engine": engine.name,
+            "precision": engine.precision,
+        }
+
+    def _recall(self, bundle: Bundle, engine: Engine) -> BatchBudget | None:
+        def read(record: Any) -> BatchBudget | None:
+            if record["circumstances"] != self._circumstances(engine):
+                return None
+            microseconds = {int(key): float(value) for key, value in record["microseconds"].items()}
+            tokens = int(record["tokens"])
+            if tokens not in microseconds:
+                raise ValueError(f"{tokens} tokens were not measured")
+            return BatchBudget(tokens, "remembered", microseconds)
+
+        return read_record(self._path(bundle), "budget of batches", read)
+
+    def _keep(self, bundle: Bundle, engine: Engine, budget: BatchBudget) -> None:
+        record = {"circumstances": self._circumstances(engine), **asdict(budget)}
+        write_record(self._path(bundle), "budget of batches", record)
+
+
+def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget | None:
+    """Try larger batches until they are no quicker by the token; the least of several runs of each.
+
+    Returns:
+        None: the smallest took so long that the others would keep the start waiting.
+    """
+    output = timed_output(bundle.manifest)
+    length = min(_LENGTH, bundle.manifest.max_tokens)
+    microseconds: dict[int, float] = {}
+    chosen = _SIZES[0]
+    for size in _SIZES:
+        batch = timed_batch(bundle.manifest, (max(1, size // length), length), pad_token_id)
+        least = float("inf")
+        for _ in range(_RUNS):
+            began = time.perf_counter()
+            engine.run(batch, [output])
+            least = min(least, time.perf_counter() - began)
+            if size == _SIZES[0] and least > _MOST_SECONDS_OF_SMALLEST:
+                return None
+        tokens = batch.input_ids.size
+        microseconds[size] = round(1e6 * (least + _BETWEEN_RUNS_S) / tokens, 3)
+        if microseconds[size] > microseconds[chosen] * _WORTH_MORE and size != chosen:
+            break
+        chosen = size
+    return BatchBudget(chosen, "measured", microseconds)

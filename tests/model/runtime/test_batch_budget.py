@@ -1,0 +1,130 @@
+"""The fewest tokens of a batch from which on more are no quicker."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.runtime import batch_budget
+from model.runtime.batch_budget import DEFAULT_BATCH_TOKENS, BatchBudget, BudgetTuner, measure_budget
+from model.runtime.bundle import Bundle
+from model.runtime.engine import TokenBatch
+from tests.bundles import write_tiny_embedding_bundle
+
+Clocked = Callable[[Mapping[int, float]], "TimedEngine"]
+
+
+class TimedEngine:
+    """Runs nothing, and moves the clock by what a batch should take; the curve is microseconds a token."""
+
+    name = "timed 1"
+    precision = "float32"
+
+    def __init__(self, curve: Mapping[int, float], clock: list[float]) -> None:
+        self.runs: list[int] = []
+        self._curve = curve
+        self._clock = clock
+
+    def run(self, batch: TokenBatch, outputs: list[str]) -> dict[str, Any]:
+        """Give nothing."""
+        del outputs
+        tokens = batch.input_ids.size
+        self.runs.append(tokens)
+        self._clock[0] += tokens * self._curve[tokens] / 1e6
+        return {}
+
+
+@pytest.fixture
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Clocked:
+    """Engines on a clock that only they move; what lies between two runs is left out."""
+    clock = [0.0]
+    monkeypatch.setattr("model.runtime.batch_budget.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(batch_budget, "_BETWEEN_RUNS_S", 0.0)
+    return lambda curve: TimedEngine(curve, clock)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    """The tiny one, as if its texts might have 64 tokens or more."""
+    bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny"))
+    return replace(bundle, manifest=bundle.manifest.model_copy(update={"max_tokens": 512}))
+
+
+@pytest.mark.parametrize(
+    ("curve", "tokens", "tried"),
+    [
+        pytest.param({512: 100, 1024: 99, 2048: 90}, 512, [512, 1024], id="flat from the first"),
+        pytest.param({512: 100, 1024: 90, 2048: 89}, 1024, [512, 1024, 2048], id="flat from the second"),
+        pytest.param({512: 100, 1024: 90, 2048: 80}, 2048, [512, 1024, 2048], id="falling to the last"),
+        pytest.param({512: 100, 1024: 120, 2048: 80}, 512, [512, 1024], id="too large for the caches"),
+    ],
+)
+def test_takes_the_fewest_tokens_that_are_as_quick_as_more(
+    clocked: Clocked, bundle: Bundle, curve: Mapping[int, float], tokens: int, tried: list[int]
+) -> None:
+    """And measures no larger batch than that takes."""
+    engine = clocked(curve)
+    assert measure_budget(bundle, engine, 0) == BatchBudget(  # type: ignore[arg-type]
+        tokens, "measured", {size: float(curve[size]) for size in tried}
+    )
+    assert sorted(set(engine.runs)) == tried
+
+
+def test_a_model_of_short_texts_is_measured_with_batches_as_large(clocked: Clocked, bundle: Bundle) -> None:
+    """More rows, as its texts have fewer tokens."""
+    short = replace(bundle, manifest=bundle.manifest.model_copy(update={"max_tokens": 16}))
+    engine = clocked({512: 100, 1024: 99})
+    assert measure_budget(short, engine, 0).tokens == 512  # type: ignore[arg-type, union-attr]
+    assert sorted(set(engine.runs)) == [512, 1024]
+
+
+def test_a_start_that_has_no_time_measures_no_further(
+    clocked: Clocked, bundle: Bundle, tmp_path: Path
+) -> None:
+    """A second for the smallest batch: the default runs, and the next start may measure."""
+    engine = clocked({512: 2000})
+    tuner = BudgetTuner(None, threads=1, folder=tmp_path / "kept")
+    assert tuner.budget(bundle, engine, 0) == BatchBudget(DEFAULT_BATCH_TOKENS, "unmeasured")  # type: ignore[arg-type]
+    assert engine.runs == [512]
+    assert not (tmp_path / "kept").exists()
+
+
+def test_what_was_set_is_not_measured(clocked: Clocked, bundle: Bundle) -> None:
+    """The operator knows best."""
+    engine = clocked({})
+    assert BudgetTuner(100, threads=1).budget(bundle, engine, 0) == BatchBudget(100, "set")  # type: ignore[arg-type]
+
+
+def test_a_later_start_and_another_bundle_of_the_network_take_over_what_was_measured(
+    clocked: Clocked, bundle: Bundle, tmp_path: Path
+) -> None:
+    """With other threads it is measured again."""
+    engine = clocked({512: 100, 1024: 90, 2048: 89})
+    folder = tmp_path / "kept"
+    tuner = BudgetTuner(None, threads=1, folder=folder)
+    first = tuner.budget(bundle, engine, 0)  # type: ignore[arg-type]
+    runs = len(engine.runs)
+    assert tuner.budget(bundle, engine, 0) == first  # type: ignore[arg-type]
+    later = BudgetTuner(None, threads=1, folder=folder).budget(bundle, engine, 0)  # type: ignore[arg-type]
+    assert later == BatchBudget(1024, "remembered", first.microseconds)
+    assert len(engine.runs) == runs
+    BudgetTuner(None, threads=2, folder=folder).budget(bundle, engine, 0)  # type: ignore[arg-type]
+    assert len(engine.runs) == 2 * runs
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"circumstances": {}}', "no JSON"])
+def test_a_record_that_cannot_be_read_is_made_anew(
+    clocked: Clocked, bundle: Bundle, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no reason not to start."""
+    engine = clocked({512: 100, 1024: 99})
+    BudgetTuner(None, threads=1, folder=tmp_path).budget(bundle, engine, 0)  # type: ignore[arg-type]
+    [path] = tmp_path.glob("*.batches.json")
+    path.write_text(damage, encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        BudgetTuner(None, threads=1, folder=tmp_path).budget(bundle, engine, 0)  # type: ignore[arg-type]
+    assert json.loads(path.read_text(encoding="utf-8"))["tokens"] == 512
