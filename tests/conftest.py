@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def _needs_milvus(nodeid: str) -> bool:
+def needs_milvus(nodeid: str) -> bool:
+    """Whether a test needs a Milvus server, by its id."""
     return "milvus" in nodeid.lower()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests that wait for Milvus first, as they take longest; the others keep their order."""
-    items.sort(key=lambda item: not _needs_milvus(item.nodeid))
+    items.sort(key=lambda item: not needs_milvus(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -35,6 +36,6 @@ def pytest_xdist_make_scheduler(
 
     class OneMilvus(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "milvus" if _needs_milvus(nodeid) else str(super()._split_scope(nodeid))
+            return "milvus" if needs_milvus(nodeid) else str(super()._split_scope(nodeid))
 
     return OneMilvus(config, log)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -10,10 +11,20 @@ from model.runtime.bundle import Bundle, Manifest
 from service.faq.catalogue import FaqCatalogue
 from service.faq.sqlite_store import SqliteFaqStore
 from tests.bundles import write_tiny_embedding_bundle
+from tests.conftest import needs_milvus
 from tests.service.faq.hashing_embedder import HashingEmbedder
 from tests.service.faq.milvus_servers import MilvusProcess, milvus_lite_server, milvus_server
 
 OpenCatalogue = Callable[..., FaqCatalogue]
+
+_MILVUS: Final = pytest.StashKey[MilvusProcess]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the real Milvus after the last test that needs it: idle, it takes more than half a core."""
+    if (nextitem is None or not needs_milvus(nextitem.nodeid)) and _MILVUS in item.session.stash:
+        item.session.stash[_MILVUS].stop()
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +72,10 @@ def milvus_lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProc
 
 
 @pytest.fixture(scope="session")
-def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProcess]:
-    """A real Milvus server, one for all tests."""
+def milvus(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MilvusProcess]:
+    """A real Milvus server, one for all tests: those with "milvus" in their id, one after the other."""
     with milvus_server(tmp_path_factory.mktemp("milvus")) as server:
+        request.session.stash[_MILVUS] = server
         yield server
