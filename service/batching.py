@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, NoReturn, Self, TypeVar
 
 from service.errors import InferenceError, OverloadedError, UnavailableError
 from service.execution import ExecutionThread, StalledError
@@ -200,14 +200,16 @@ class DynamicBatcher(Generic[Item, Result]):
         """Refuse new work, finish what was admitted, and fail what is left after ``deadline_s``."""
         self._open = False
         self._wake.set()
-        if self._worker is None:
-            return
-        done, _ = await asyncio.wait({self._worker}, timeout=deadline_s)
-        if not done:
-            if self._requests:
-                logger.warning("%s: %d requests given up at shutdown", self.name, len(self._requests))
-            self._worker.cancel()
-            await asyncio.wait({self._worker})
+        if self._worker is not None:
+            done, _ = await asyncio.wait({self._worker}, timeout=deadline_s)
+            if not done:
+                if self._requests:
+                    logger.warning("%s: %d requests given up at shutdown", self.name, len(self._requests))
+                self._worker.cancel()
+                await asyncio.wait({self._worker})
+        # Mostly a method of whoever has this batcher: the two would keep each other, and a model of a hundred
+        # megabytes, until the garbage collector looks at what is old.
+        self._run_batch = _closed
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -506,6 +508,10 @@ class _Run(Generic[Result]):
     error: BaseException | None
     started_at: float
     ended_at: float
+
+
+def _closed(items: Sequence[object]) -> NoReturn:
+    raise RuntimeError(f"the batcher is closed; {len(items)} items came afterwards")
 
 
 def _call(run_batch: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]) -> _Run[Result]:

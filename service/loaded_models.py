@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from model.runtime.batch_budget import BatchBudget, BudgetTuner
 from model.runtime.bundle import Bundle, BundleError, Manifest, discover
-from model.runtime.engine import Engine
+from model.runtime.engine import Engine, return_freed_memory
 from model.runtime.engine_choice import EngineChoice, EngineChooser
 from model.runtime.tokenization import Tokenizer
 from service.batching import BatchingLimits
@@ -191,6 +191,8 @@ class LoadedModels:
             await loaded.model.close(max(0.0, ends_at - time.monotonic()))
             loaded.engine.close()
             self._observers.forget_model(name)
+            del loaded  # with its tokenizer: what is freed can be given back
+            await asyncio.to_thread(return_freed_memory)
 
     def _read(self, path: Path) -> tuple[Bundle, Tokenizer, Engine, EngineChoice, BatchBudget]:
         """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""

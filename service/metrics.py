@@ -7,6 +7,7 @@ there before the first request, so that a rate has a zero to start from and an a
 
 import math
 import platform
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from importlib import metadata
 from pathlib import Path
@@ -419,13 +420,22 @@ class ModelMetrics:
         self._entities = {name: families.entities.labels(model, name) for name in entity_types}
 
     def watch(self, model: WatchedModel, *, threads: int) -> None:
-        """Show the state of ``model`` at each scrape."""
-        self._queue_depth_items.set_function(lambda: model.queued_items)
-        self._queue_depth_tokens.set_function(lambda: model.queued_tokens)
+        """Show the state of ``model`` at each scrape, for as long as somebody else keeps it.
+
+        A gauge with a function is a cycle: what the function kept would outlive the model's end until the
+        garbage collector looks at what is old.
+        """
+        kept = weakref.ref(model)
+
+        def show(gauge: Gauge, read: Callable[[WatchedModel], float]) -> None:
+            gauge.set_function(lambda: 0.0 if (there := kept()) is None else read(there))
+
+        show(self._queue_depth_items, lambda there: there.queued_items)
+        show(self._queue_depth_tokens, lambda there: there.queued_tokens)
         self._queue_limit_items.set(model.limits.max_queue_items)
-        self._queue_limit_tokens.set_function(lambda: model.queue_limit_tokens)
+        show(self._queue_limit_tokens, lambda there: there.queue_limit_tokens)
         self._batch_limit_tokens.set(model.limits.max_batch_tokens)
-        self._healthy.set_function(lambda: float(model.healthy))
+        show(self._healthy, lambda there: float(there.healthy))
         self._threads.set(threads)
 
     def on_tokenize(self, seconds: float) -> None:

@@ -9,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 
-from service.inference import Embedder
 from tests.fakes import until
 from tests.service.fakes_http import running, tiny_settings
 
@@ -57,20 +56,24 @@ async def test_a_model_is_loaded_used_by_name_and_unloaded(client: httpx.AsyncCl
 
 
 async def test_what_is_unloaded_is_let_go_of_and_its_state_no_longer_shown(client: httpx.AsyncClient) -> None:
-    """Else memory would grow with every exchange; what it did stays counted."""
+    """At once: with every exchange memory would grow until the garbage collector looks at what is old.
+
+    What it did stays counted.
+    """
     await _load(client, "tiny-spare")
     await client.post("/embed", json={"inputs": "a", "model": "tiny-spare"})
     services = client.app.state.services  # type: ignore[attr-defined]
-    model: weakref.ref[Embedder] = weakref.ref(services.models.embedders()["tiny-spare"])
+    [loaded] = [one for one in services.models if one.model.model_id == "tiny-spare"]
+    parts = [weakref.ref(part) for part in (loaded.model, loaded.engine, loaded.model.tokenizer)]
+    del loaded
     page = (await client.get("/metrics")).text
     assert 'conche_model_healthy{model="tiny-spare"} 1.0' in page
-    await client.delete("/admin/models/tiny-spare")
-
-    def collected() -> bool:
-        gc.collect()
-        return model() is None
-
-    await until(collected)
+    gc.disable()
+    try:
+        await client.delete("/admin/models/tiny-spare")
+        await until(lambda: all(part() is None for part in parts))
+    finally:
+        gc.enable()
     page = (await client.get("/metrics")).text
     assert 'conche_model_healthy{model="tiny-spare"}' not in page
     assert 'conche_texts_total{model="tiny-spare"} 1.0' in page
