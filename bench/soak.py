@@ -132,6 +132,11 @@ class Traffic:
             if problem is not None and len(self.unexpected) < 20:
                 self.unexpected.append(f"{operation}: {problem}")
 
+    def requests(self) -> int:
+        """How many have been counted."""
+        with self._lock:
+            return sum(counts.total() for counts in self.statuses.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -556,6 +561,16 @@ def not_called(port: int, traffic: Traffic) -> list[str]:
     return sorted(there - set(traffic.statuses))
 
 
+def tell(minute: int, minutes: float, last: Sample, traffic: Traffic) -> None:
+    """How far it is, and whether it is worth going on."""
+    unexpected = f", {len(traffic.unexpected)} UNEXPECTED ANSWERS" if traffic.unexpected else ""
+    print(
+        f"minute {minute} of {minutes:g}: {traffic.requests()} requests, {last.rss_mib:.0f} MiB, "
+        f"{last.threads} threads{unexpected}",
+        flush=True,
+    )
+
+
 def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run it; what was seen, as it is written down."""
     process, port = start(folder)
@@ -570,9 +585,13 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     )
     for thread in threads:
         thread.start()
-    samples = []
+    samples: list[Sample] = []
+    told = 0
     try:
         while (at_s := time.monotonic() - traffic.started_at) < 60 * options.minutes:
+            if samples and at_s // 60 > told:
+                told = int(at_s // 60)
+                tell(told, options.minutes, samples[-1], traffic)
             time.sleep(SAMPLE_S)
             if process.poll() is not None:
                 raise SystemExit(f"the service ended with {process.returncode}")
@@ -597,7 +616,7 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "minutes": options.minutes,
         "clients": options.clients,
         "rate_wanted": options.rate,
-        "requests": sum(sum(counts.values()) for counts in traffic.statuses.values()),
+        "requests": traffic.requests(),
         "statuses": {name: dict(counts) for name, counts in sorted(traffic.statuses.items())},
         "slopes_per_hour": {
             name: round(slope_per_hour(at, [float(getattr(one, name)) for one in samples]), 3)
