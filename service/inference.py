@@ -62,6 +62,10 @@ _CHARACTERS_PER_TOKEN: Final = 4
 _LEAST_TOKENS: Final = 3
 # What any model can read: run by itself after a run that went wrong.
 _KNOWN_TEXT: Final = "1"
+# So often in a row, each at least so long after the one before, there was no memory even for that text: it
+# will not come back by itself. What fails within a moment, the parts of one large batch say, counts once.
+_MOST_STARVED: Final = 5
+_STARVED_APART_S: Final = 2.0
 # Vectors are made this much shorter than one, so that rounding to float32 cannot make them longer than one.
 _UNIT_MARGIN: Final = 2.0**-24
 
@@ -264,6 +268,8 @@ class _Model:
         self._budget = budget
         self.limits = limits or BatchingLimits()
         self.requests = 0
+        self._starved = 0
+        self._starved_at = 0.0
         self._texts = Places(self.limits.max_queue_items)  # of these, in tokenisation
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
@@ -459,49 +465,72 @@ class _Model:
 
     def _run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
         """Run one batch; in the execution thread. Each row has the output that it asked for."""
+        # Rows of one batch may want different outputs: the graph is asked once, for all of them.
+        wanted = sorted({row.output for row in rows})
+        try:
+            results = self._outputs(rows, wanted)
+            finite = all(np.isfinite(result).all() for result in results)
+        except Exception as error:
+            self._look_for_fault(wanted, error)
+            raise
+        self._starved = 0
+        if not finite:
+            self._look_for_fault(wanted, None)
+        return results
+
+    def _outputs(self, rows: Sequence[_Row], wanted: Sequence[str]) -> list[NDArray[np.float32]]:
         batch = pad_batch(
             [row.input_ids for row in rows],
             self.tokenizer.pad_token_id,
             token_types=[row.token_type_ids for row in rows],
         )
-        # Rows of one batch may want different outputs: the graph is asked once, for all of them.
-        wanted = sorted({row.output for row in rows})
-        try:
-            outputs = self._engine.run(batch, wanted)
-        except Exception as error:
-            self._look_for_fault(wanted, error)
-            raise
-        results = [
+        outputs = self._engine.run(batch, wanted)
+        return [
             # Copied, or each row would keep the padded batch of all in memory.
             outputs[row.output][n, : len(row.input_ids)].copy()
             if row.output in PER_TOKEN_OUTPUTS
             else outputs[row.output][n]
             for n, row in enumerate(rows)
         ]
-        if not all(np.isfinite(result).all() for result in results):
-            self._look_for_fault(wanted, None)
-        return results
 
     def _look_for_fault(self, outputs: Sequence[str], error: Exception | None) -> None:
         """Find out, after a run that went wrong, whether the fault lies with its texts or with the model.
 
         A model that fails on everything would otherwise stay ready and answer each request with an error. One
-        that has no memory for the text either is left as it is.
+        that has no memory for the text either is left as it is for a while.
 
         Raises:
             BrokenModelError: it fails on a text that it has to know, too.
         """
-        sequence = read_sequences(self.tokenizer, [_KNOWN_TEXT], token_types=False)[0]
-        batch = pad_batch([sequence.input_ids], self.tokenizer.pad_token_id)
         name = self.manifest.name
         try:
-            answers = self._engine.run(batch, outputs)
+            sequence = read_sequences(self.tokenizer, [_KNOWN_TEXT], token_types=False)[0]
+            answers = self._engine.run(pad_batch([sequence.input_ids], self.tokenizer.pad_token_id), outputs)
+            finite = all(np.isfinite(answer).all() for answer in answers.values())
         except Exception as again:
-            if lacks_memory(again):  # what took it, the run before perhaps, may give it back
+            if lacks_memory(again):
+                self._bear_with(again)
                 return
             raise BrokenModelError(f"{name} fails on every text: {type(again).__name__}") from again
-        if not all(np.isfinite(answer).all() for answer in answers.values()):
+        self._starved = 0
+        if not finite:
             raise BrokenModelError(f"{name} gives numbers that are not finite for every text") from error
+
+    def _bear_with(self, error: Exception) -> None:
+        """Note that there was no memory for any text; what took it, the run before perhaps, may give it back.
+
+        Raises:
+            BrokenModelError: that has been hoped for long enough.
+        """
+        now = time.monotonic()
+        if self._starved and now - self._starved_at < _STARVED_APART_S:
+            return
+        self._starved += 1
+        self._starved_at = now
+        if self._starved >= _MOST_STARVED:
+            raise BrokenModelError(
+                f"{self.manifest.name} had no memory for any text {self._starved} times in a row"
+            ) from error
 
 
 class _Served:

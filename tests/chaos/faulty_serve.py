@@ -3,7 +3,8 @@
 The folder in ``CHAOS_FOLDER`` holds the files, each of one word:
 
 ``engine``
-    what the next runs do: ``hang``, ``raise``, ``nan``, ``exit``, or ``hold`` (wait until the file has gone).
+    what the next runs do: ``hang``, ``raise``, ``starve`` (find no memory), ``nan``, ``exit``, or ``hold``
+    (wait until the file has gone).
 ``loop``
     ``hang``: the event loop turns no more.
 ``recycle``
@@ -57,6 +58,8 @@ def faulty_run(
                 time.sleep(3600)
         case "raise":
             raise RuntimeError("out of order")
+        case "starve":
+            raise MemoryError
         case "exit":
             raise Ended
         case "nan":

@@ -1,10 +1,10 @@
-"""The engine hangs, raises, gives NaN, or ends its worker."""
+"""The engine hangs, raises, gives NaN, finds no memory, or ends its worker."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.served import Answer, serving
+from tests.chaos.served import Answer, serving, until
 
 # It ends when the test says that the time is over, so that what comes before takes as long as it likes.
 FLAGS = ("--batching-stall-timeout-seconds", "5", "--recycle-seconds", "3600")
@@ -43,6 +43,23 @@ def test_a_lost_engine_turns_readiness_red_fails_requests_at_once_and_ends_the_p
         served.start()
         assert served.ask("GET", "/readyz").status == 200
         assert served.embed().status == 200
+
+
+def test_a_model_that_never_has_memory_again_is_lost_in_the_end(folder: Path) -> None:
+    """Once it may be a neighbour's doing; five times in a row, a new process is what helps."""
+    answers: list[Answer] = []
+    with serving(folder, *FLAGS) as served:
+        served.say("engine", "starve")
+        answer = served.embed()
+        assert (answer.status, answer.json()["code"]) == (500, "inference_failed")
+        assert served.ask("GET", "/readyz").status == 200
+        until(lambda: answers.append(served.embed()) or answers[-1].status == 503, "the model to be lost")
+        _refused(answers[-1])
+        ready = served.ask("GET", "/readyz")
+        _refused(ready)
+        assert "had no memory for any text 5 times in a row" in ready.json()["reasons"][0]
+        served.say("recycle", "now")
+        assert served.wait() == 70
 
 
 def test_an_engine_lost_by_a_write_leaves_the_index_as_it_was(folder: Path) -> None:

@@ -22,6 +22,7 @@ from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
 from model.runtime.entities import EntityOptions
 from model.runtime.sequences import TextOrPair
 from model.runtime.tokenization import TokenizedText, Tokenizer
+from service import inference
 from service.batching import BatchingLimits, BatchStats
 from service.errors import (
     EmptyInputError,
@@ -634,16 +635,86 @@ async def test_a_model_that_fails_on_everything_takes_no_more_work(
 async def test_a_model_that_has_no_memory_for_a_while_is_not_given_up(
     embedding_bundle: Bundle, budget: ComputeBudget, error: Exception
 ) -> None:
-    """Although the known text failed as well: the process would end, and a new one has no more memory."""
+    """Although the known text failed as well, and with each part of the batch: that is one moment."""
     engine = FakeEngine(size=32)
     tokenizer = Tokenizer.from_bundle(embedding_bundle)
     async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
         engine.error = error
         with pytest.raises(InferenceError):
-            await embedder.embed(["hello"], PLAIN)
+            await embedder.embed(["hello"] * 32, PLAIN)
+        assert engine.entered > 2 * inference._MOST_STARVED
         engine.error = None
         assert (embedder.healthy, embedder.failure) == (True, None)
         await embedder.embed(["hello"], PLAIN)
+
+
+@pytest.mark.parametrize("wants", ["the engine", "the batch"])
+async def test_a_model_that_never_has_memory_again_takes_no_more_work(
+    embedding_bundle: Bundle, budget: ComputeBudget, monkeypatch: pytest.MonkeyPatch, wants: str
+) -> None:
+    """Ready, and an error for each request, until somebody looks; a new process has what this one lost."""
+    monkeypatch.setattr(inference, "_STARVED_APART_S", 0.0)
+    engine = FakeEngine(size=32)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+
+    def lack(*_: object, **__: object) -> TokenBatch:
+        raise MemoryError
+
+    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
+        await embedder.embed(["hello"], PLAIN)
+        with monkeypatch.context() as patched:
+            if wants == "the engine":
+                engine.error = MemoryError()
+            else:
+                patched.setattr(inference, "pad_batch", lack)
+            for _ in range(inference._MOST_STARVED - 1):
+                with pytest.raises(InferenceError):
+                    await embedder.embed(["hello"], PLAIN)
+            assert embedder.healthy
+            said = "tiny-embedding had no memory for any text 5 times in a row"
+            for _ in range(2):
+                with pytest.raises(UnavailableError, match=said):
+                    await embedder.embed(["hello"], PLAIN)
+        assert (embedder.healthy, embedder.failure) == (False, said)
+
+
+async def test_only_failures_in_a_row_count_as_a_want_of_memory(
+    embedding_bundle: Bundle, budget: ComputeBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some runs find room, those too large for it fail alone, however many come."""
+    monkeypatch.setattr(inference, "_STARVED_APART_S", 0.0)
+    engine = FakeEngine(size=32)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    async with Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget) as embedder:
+        for _ in range(3):
+            engine.error = MemoryError()
+            for _ in range(inference._MOST_STARVED - 1):
+                with pytest.raises(InferenceError):
+                    await embedder.embed(["hello"], PLAIN)
+            engine.error = None
+            await embedder.embed(["hello"], PLAIN)
+        assert embedder.healthy
+
+
+async def test_texts_too_large_for_the_memory_cost_only_their_own_requests(
+    embedding_bundle: Bundle, budget: ComputeBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is memory for the known text: the model is as good as ever."""
+    monkeypatch.setattr(inference, "_STARVED_APART_S", 0.0)
+
+    class Narrow(FakeEngine):
+        def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+            if batch.input_ids.shape[1] > 4:
+                raise MemoryError
+            return super().run(batch, outputs)
+
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    async with Embedder(embedding_bundle.manifest, tokenizer, Narrow(size=32), budget=budget) as embedder:
+        for _ in range(2 * inference._MOST_STARVED):
+            with pytest.raises(InferenceError):
+                await embedder.embed(["hello world cat return order"], PLAIN)
+        assert (await embedder.embed(["hello"], PLAIN)).tokens == [3]
+        assert embedder.healthy
 
 
 # -- threads, load, life ---------------------------------------------------------------------------------
