@@ -7,7 +7,7 @@ What a gauge shows says `GAUGES`. Figures of one process as such (its memory, sa
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 # A family: name, help, type, unit and samples; a sample: name, labels, value, exemplar (labels, value, time)
 # or None. As JSON has them, which knows no NaN: None stands for it.
@@ -40,6 +40,36 @@ GAUGES: Final[Mapping[str, Rule]] = {
 
 _ADDED: Final = frozenset({"counter", "histogram", "summary"})
 _OF_A_PROCESS: Final = ("process_", "python_gc_")
+
+
+def is_snapshot(told: object) -> TypeGuard[Snapshot]:
+    """Whether what a process says are figures that can be added to those of others."""
+    return isinstance(told, list) and all(map(_is_family, told))
+
+
+def _is_family(told: object) -> bool:
+    match told:
+        case [str(), str(), str(), str(), list() as found]:
+            return all(map(_is_sample, found))
+    return False
+
+
+def _is_sample(told: object) -> bool:
+    match told:
+        case [str(), dict() as labels, None | int() | float(), exemplar]:
+            return _are_labels(labels) and (exemplar is None or _is_exemplar(exemplar))
+    return False
+
+
+def _is_exemplar(told: object) -> bool:
+    match told:
+        case [dict() as labels, None | int() | float(), None | int() | float()]:
+            return _are_labels(labels)
+    return False
+
+
+def _are_labels(told: Mapping[object, object]) -> bool:
+    return all(isinstance(word, str) for pair in told.items() for word in pair)
 
 
 def counted(snapshots: Iterable[Snapshot]) -> Snapshot:

@@ -26,15 +26,15 @@ import orjson
 
 from service.cli.process import LOST_MODEL, leave
 from service.cli.worker_link import WorkerLink
-from service.cli.worker_messages import Inbox, Kind, Message
-from service.metric_sums import counted
+from service.cli.worker_messages import GarbledError, Inbox, Kind, Message
+from service.metric_sums import counted, is_snapshot
 from service.settings import Settings
 from service.team import METRICS
 
 logger = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-REASONS: Final = ("died", "recycled", "silent", "slow_start", "stopped")
+REASONS: Final = ("died", "garbled", "recycled", "silent", "slow_start", "stopped")
 """Why a worker was started anew."""
 
 _LOOK_S: Final = 0.5
@@ -64,6 +64,7 @@ class _Worker:
         unsent: what it has not taken yet.
         last_metrics: the last that it told, as JSON.
         kill_reason: why it was killed; None if it was not.
+        garbled: it sent what makes no sense, and is listened to no more.
     """
 
     number: int
@@ -76,6 +77,7 @@ class _Worker:
     unsent: bytearray = field(default_factory=bytearray)
     last_metrics: bytes = b"null"
     kill_reason: str | None = None
+    garbled: bool = False
 
 
 @dataclass(slots=True)
@@ -273,7 +275,12 @@ class Supervisor:
                 worker.heard_at += late
 
     def _receive(self, worker: _Worker) -> bool:
-        """Take what a worker sent; whether there may be more."""
+        """Take what a worker sent; whether there may be more.
+
+        One whose memory is spoilt may send anything, and the others live by this process.
+        """
+        if worker.garbled:
+            return False
         try:
             piece = worker.connection.recv(_PIECE)
         except BlockingIOError:
@@ -284,8 +291,15 @@ class Supervisor:
             with suppress(KeyError):  # it was told before
                 self._selector.unregister(worker.connection)
             return False
-        for message in worker.inbox.take(piece):
-            self._take(worker, message)
+        try:
+            for message in worker.inbox.take(piece):
+                self._take(worker, message)
+        except GarbledError as error:
+            worker.garbled = True
+            with suppress(KeyError):
+                self._selector.unregister(worker.connection)
+            self._kill(worker, "garbled", f"makes no sense any more ({error})")
+            return False
         return True
 
     def _take(self, worker: _Worker, message: Message) -> None:
@@ -294,8 +308,9 @@ class Supervisor:
             case Kind.BEAT:
                 worker.heard_at = now
             case Kind.READY:
+                said = _said(message)
                 worker.heard_at = worker.ready_at = now
-                self._on_ready(message)
+                self._on_ready(said)
             case Kind.STOPPING:
                 worker.stops_until = now + self._stop_s()
             case Kind.ASK:
@@ -303,9 +318,9 @@ class Supervisor:
             case Kind.ANSWER:
                 self._on_answer(worker, message)
             case _:
-                logger.error("worker %d sent what workers do not send: %s", worker.number, message.kind)
+                raise GarbledError(f"{message.kind.name}, which no worker says")
 
-    def _on_ready(self, message: Message) -> None:
+    def _on_ready(self, said: dict[str, Any]) -> None:
         if self._greeted or self._stop_by is not None:
             return
         for number in range(2, self._settings.workers + 1):
@@ -313,7 +328,7 @@ class Supervisor:
                 self._starts[number] = 0.0
         if len(self._ready()) == self._settings.workers:
             self._greeted = True
-            self._greet(orjson.loads(message.content))
+            self._greet(said)
 
     def _ready(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.ready_at is not None]
@@ -321,7 +336,7 @@ class Supervisor:
     # -- questions -------------------------------------------------------------------------------------------
 
     def _ask(self, asker: _Worker, message: Message) -> None:
-        question = orjson.loads(message.content)[0]
+        question = _question(message)
         self._last_round = number = self._last_round % 0xFFFFFFFF + 1
         waits_for = {worker.number for worker in self._ready()}
         self._rounds[number] = _Round(
@@ -333,9 +348,12 @@ class Supervisor:
 
     def _on_answer(self, worker: _Worker, message: Message) -> None:
         asked = self._rounds.get(message.number)
-        if message.content != b"null" and (
+        answer = _read(message)
+        if answer is not None and (
             message.number == 0 or (asked is not None and asked.question == METRICS)
         ):  # nothing is no reason to forget what it had counted
+            if not is_snapshot(answer):
+                raise GarbledError("metrics that are none")
             worker.last_metrics = message.content
         if asked is not None:
             asked.waits_for.discard(worker.number)
@@ -461,11 +479,10 @@ class Supervisor:
             elif silent_s is not None and now - worker.heard_at >= silent_s + _WATCHDOG_MARGIN_S:
                 self._kill(worker, "silent")
 
-    def _kill(self, worker: _Worker, reason: str) -> None:
+    def _kill(self, worker: _Worker, reason: str, fault: str | None = None) -> None:
         if worker.kill_reason is None:
-            logger.error(
-                "worker %d does not answer (%s); killing it", worker.number, reason.replace("_", " ")
-            )
+            fault = fault or f"does not answer ({reason.replace('_', ' ')})"
+            logger.error("worker %d %s; killing it", worker.number, fault)
             worker.kill_reason = reason
             _send_signal(worker.pid, signal.SIGKILL)
 
@@ -476,6 +493,31 @@ def restart_delay_s(failures: int) -> float:
         return 0.0
     # Bounded before it is raised: a power of a thousand is more than a float can hold.
     return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+
+
+def _read(message: Message) -> object:
+    try:
+        content: object = orjson.loads(message.content)
+    except orjson.JSONDecodeError as error:
+        raise GarbledError(f"{message.kind.name} that is no JSON") from error
+    return content
+
+
+def _said(message: Message) -> dict[str, Any]:
+    """What `service.cli.announcement.announce` takes."""
+    said = _read(message)
+    if isinstance(said, dict) and (
+        isinstance(said.get("page"), str) or isinstance(said.get("summary"), dict)
+    ):
+        return said
+    raise GarbledError("READY without anything to show")
+
+
+def _question(message: Message) -> str:
+    words = _read(message)
+    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+        return str(words[0])
+    raise GarbledError("ASK without a question")
 
 
 def _send_signal(pid: int, number: int) -> None:

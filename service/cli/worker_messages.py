@@ -10,6 +10,12 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 _HEAD: Final = struct.Struct(">BII")  # kind, number, bytes that follow
+# What is said comes to some megabytes at most. A length out of spoilt memory would be waited for.
+_LARGEST: Final = 1 << 28
+
+
+class GarbledError(Exception):
+    """What came makes no sense: whoever sent it is not to be believed any more."""
 
 
 class Kind(IntEnum):
@@ -23,6 +29,9 @@ class Kind(IntEnum):
     ANSWER = 6  # of a worker
     ANSWERS = 7  # of the supervisor: of all, under the number that the worker asked with
     HURRY = 8  # of the supervisor: it was told again to stop, by the signal of this number
+
+
+_KINDS: Final = frozenset(Kind)
 
 
 class Message(NamedTuple):
@@ -44,10 +53,16 @@ class Inbox:
         self._received = bytearray()
 
     def take(self, piece: bytes) -> Iterator[Message]:
-        """What is whole now."""
+        """What is whole now.
+
+        Raises:
+            GarbledError: these are no messages.
+        """
         self._received += piece
         while len(self._received) >= _HEAD.size:
             kind, number, size = _HEAD.unpack_from(self._received)
+            if kind not in _KINDS or size > _LARGEST:
+                raise GarbledError(f"a message of kind {kind} and {size} bytes")
             ends = _HEAD.size + size
             if len(self._received) < ends:
                 return

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from model.runtime.bundle import Manifest
 from service.batching import BatchStats
-from service.metric_sums import GAUGES, counted, summed
+from service.metric_sums import GAUGES, counted, is_snapshot, summed
 from service.metrics import Metrics, render_sums
 from service.team import Gathered
 from tests.service.test_metrics import manifest  # noqa: F401 - a fixture
@@ -153,6 +154,20 @@ def test_the_sum_is_openmetrics_with_exemplars_of_any(manifest: Manifest) -> Non
     assert [(sample.labels, sample.value) for sample in restarts] == [({"reason": "died"}, 1.0)]
     sizes = families["conche_batch_size"].samples
     assert next(sample.value for sample in sizes if sample.name.endswith("_count")) == 2.0
+
+
+def test_what_a_process_counts_is_known_for_what_it_is() -> None:
+    """As it comes from another process, exemplars and figures that are none included."""
+    metrics = Metrics()
+    metrics.observe_request(
+        method="POST", route="/embed", status=200, code=None, seconds=0.25, trace_id=TRACE_ID
+    )
+    page = metrics.snapshot()
+    page.append(family("conche_none", "gauge", ("conche_none", {}, math.nan)))
+    told = orjson.loads(orjson.dumps(page))
+    assert is_snapshot(told)
+    for spoilt in ({}, [told], [*told, family("a", "counter", ("a_total", {"b": 1}, 1.0))]):  # type: ignore[dict-item]
+        assert not is_snapshot(spoilt)
 
 
 def test_a_gauge_without_a_figure_is_none_in_the_sum_either() -> None:

@@ -7,6 +7,8 @@ files ``NUMBER`` and ``all`` of the folder. Of one word each, they say:
     at its start: return 1, end by SIGKILL, never get ready.
 ``lost``, ``stuck``
     once ready: return 70, turn no more.
+``garble``
+    once ready: send its supervisor bytes that mean nothing, and go on.
 ``ask``
     once ready, once: ask all for their metrics, and say what was told.
 ``speechless``
@@ -82,6 +84,9 @@ def work(link: WorkerLink) -> int:
             case "stuck":
                 (FOLDER / str(link.number)).unlink()
                 time.sleep(3600)
+            case "garble":
+                (FOLDER / str(link.number)).unlink()
+                link._connection.sendall(b"\xff" * 64)
             case "ask":
                 (FOLDER / str(link.number)).unlink()
                 told = asyncio.run(link.gather("metrics")).answers

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from service.cli import supervisor
 from service.cli.supervisor import Supervisor, restart_delay_s
+from service.cli.worker_messages import Kind, Message
 from service.settings import load_settings
 
 PROGRAM = Path(__file__).with_name("scripted_workers.py")
@@ -163,6 +166,69 @@ def test_a_worker_whose_loop_is_stuck_is_killed(supervise: Callable[..., Supervi
     code, errors = supervised.end()
     assert code == 0
     assert "worker 2 does not answer (silent); killing it" in errors
+
+
+def test_a_worker_that_makes_no_sense_is_replaced_and_the_others_go_on(
+    supervise: Callable[..., Supervised],
+) -> None:
+    """Its memory is spoilt; all of them would end with the process that cannot read what it sends."""
+    supervised = supervise("workers=3").ready()
+    supervised.say("2", "garble")
+    supervised.started(2, times=2)
+    assert [len(supervised.pids[number]) for number in (1, 2, 3)] == [1, 2, 1]
+    code, errors = supervised.end()
+    assert code == 0
+    assert "worker 2 makes no sense any more (a message of kind 255 and" in errors
+    assert "worker 2 has ended (garbled, signal 9)" in errors
+
+
+GOOD = Message(Kind.ANSWER, content=b'[["a_total","","counter","",[["a_total",{},1,null]]]]').packed()
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (b"\x00" * 9, "kind 0"),
+        (b"\x01\x00\x00\x00\x00\xff\xff\xff\xff", "kind 1 and 4294967295 bytes"),
+        (Message(Kind.HURRY).packed(), "HURRY, which no worker says"),
+        (Message(Kind.READY).packed(), "READY that is no JSON"),
+        (Message(Kind.READY, content=b"[]").packed(), "READY without"),
+        (Message(Kind.READY, content=b'{"page":1}').packed(), "READY without"),
+        (Message(Kind.ASK, content=b"[").packed(), "ASK that is no JSON"),
+        (Message(Kind.ASK, content=b"[]").packed(), "ASK without"),
+        (Message(Kind.ASK, content=b'["metrics",1]').packed(), "ASK without"),
+        (Message(Kind.ANSWER, content=b"\xff").packed(), "ANSWER that is no JSON"),
+        (Message(Kind.ANSWER, content=b'{"a":1}').packed(), "metrics that are none"),
+        (Message(Kind.ANSWER, content=b"[[]]").packed(), "metrics that are none"),
+        (
+            Message(Kind.ANSWER, content=b'[["a","","counter","",[["a",{"b":1},1,null]]]]').packed(),
+            "metrics that are none",
+        ),
+    ],
+)
+def test_whatever_a_worker_sends_costs_that_worker_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, garbage: bytes, reason: str
+) -> None:
+    """It is killed and listened to no more; what it had counted before is kept."""
+    killed: list[int] = []
+    monkeypatch.setattr(supervisor, "_send_signal", lambda pid, _: killed.append(pid))
+    one = Supervisor(load_settings({("workers",): "2"}), [], lambda _: 0, lambda _: None)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        worker = supervisor._Worker(2, 1 << 30, ours, heard_at=0.0)
+        one._workers[2] = worker
+        one._selector.register(ours, 1, worker)
+        theirs.sendall(GOOD + garbage + GOOD)
+        one._receive(worker)
+        assert killed == [worker.pid]
+        assert reason in caplog.text
+        theirs.sendall(GOOD)
+        assert not one._receive(worker)
+        one._on_end(worker, -signal.SIGKILL)
+    one._selector.close()
+    assert one._restarts["garbled"] == 1
+    assert one._ended == [["a_total", "", "counter", "", [["a_total", {}, 1, None]]]]
 
 
 def test_a_start_that_never_ends_is_bounded(supervise: Callable[..., Supervised]) -> None:
