@@ -20,6 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.cli.announcement import announce
+from service.cli.awake_clock import AwakeClock
 from service.cli.connections import BoundedServer, Connections
 from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
@@ -212,20 +213,21 @@ class Server(BoundedServer):
         services.draining = True
         if self._link is not None:
             self._link.stopping()
-        await self._go_on_accepting()
+        clock = AwakeClock()  # who was stopped meanwhile had no time to finish
+        await self._go_on_accepting(clock)
         for closable in (*self.servers, *(sockets or ())):
             closable.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()  # closes it, if it is idle
-        ends_at = time.monotonic() + self._settings.shutdown_grace_seconds
-        await self._finish_requests(ends_at)
+        ends_at = clock.now() + self._settings.shutdown_grace_seconds
+        await self._finish_requests(clock, ends_at)
         in_work: set[asyncio.Task[Any]] = set(self.server_state.tasks)
         if in_work:
-            await self._cut_off(in_work)
+            await self._cut_off(in_work, clock)
         if not self.force_exit:
             closing = asyncio.create_task(self.lifespan.shutdown())  # waits for a model run that is under way
-            until = max(ends_at, time.monotonic() + _CLOSING_S)
-            await _wait_for(lambda: self.force_exit or closing.done(), until=until)
+            until = max(ends_at, clock.now() + _CLOSING_S)
+            await _wait_for(lambda: self.force_exit or closing.done(), clock, until=until)
             if closing.done():
                 if self.metrics_server is not None:
                     self.metrics_server.stop()
@@ -238,15 +240,15 @@ class Server(BoundedServer):
         if self._link is not None:
             self._link.close()
 
-    async def _go_on_accepting(self) -> None:
+    async def _go_on_accepting(self, clock: AwakeClock) -> None:
         if self._stopped_by != signal.SIGTERM:  # Ctrl-C, or /readyz has been red for a while already
             return
         delay_s = self._settings.shutdown_delay_seconds
         if delay_s:
             logger.info("stopping in %g s, requests are taken until then; Ctrl-C again to stop now", delay_s)
-        await _wait_for(lambda: self.force_exit, until=time.monotonic() + delay_s)
+        await _wait_for(lambda: self.force_exit, clock, until=clock.now() + delay_s)
 
-    async def _finish_requests(self, ends_at: float) -> None:
+    async def _finish_requests(self, clock: AwakeClock, ends_at: float) -> None:
         connections, tasks = self.server_state.connections, self.server_state.tasks
         if tasks and not self.force_exit:
             number = len(tasks)
@@ -256,23 +258,24 @@ class Server(BoundedServer):
                 "" if number == 1 else "s",
                 self._settings.shutdown_grace_seconds,
             )
-        await _wait_for(lambda: self.force_exit or not (connections or tasks), until=ends_at)
+        await _wait_for(lambda: self.force_exit or not (connections or tasks), clock, until=ends_at)
 
-    async def _cut_off(self, in_work: set[asyncio.Task[Any]]) -> None:
+    async def _cut_off(self, in_work: set[asyncio.Task[Any]], clock: AwakeClock) -> None:
         """Cancel what is in work; the middleware answers each of them 503."""
         logger.warning("cutting off %d request%s", len(in_work), "" if len(in_work) == 1 else "s")
         if self._forced_by is not None:
             self.exit_code = 128 + self._forced_by  # as if the signal had ended it
         for task in in_work:
             task.cancel()
-        ends_at = time.monotonic() + _LAST_WORDS_S
+        ends_at = clock.now() + _LAST_WORDS_S
         await asyncio.wait(in_work, timeout=_LAST_WORDS_S)
-        await _wait_for(lambda: not self.server_state.connections, until=ends_at)  # answers on their way out
+        # Answers on their way out.
+        await _wait_for(lambda: not self.server_state.connections, clock, until=ends_at)
 
 
-async def _wait_for(condition: Callable[[], bool], *, until: float) -> None:
+async def _wait_for(condition: Callable[[], bool], clock: AwakeClock, *, until: float) -> None:
     # Neither a signal handler nor uvicorn's sets can set an event.
-    while not condition() and time.monotonic() < until:  # noqa: ASYNC110 - set from a signal handler
+    while not condition() and clock.now() < until:  # noqa: ASYNC110 - set from a signal handler
         await asyncio.sleep(_STEP_S)
 
 

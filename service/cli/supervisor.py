@@ -14,7 +14,6 @@ import os
 import selectors
 import signal
 import socket
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from service.cli.awake_clock import AwakeClock
 from service.cli.process import LOST_MODEL, leave
 from service.cli.worker_link import WorkerLink
 from service.cli.worker_messages import GarbledError, Inbox, Kind, Message
@@ -113,6 +113,8 @@ class Supervisor:
         self._listeners = listeners
         self._work = work
         self._greet = greet
+        # All of us may be stopped for a while, and nobody is to blame for silence, or for not having stopped.
+        self._clock = AwakeClock()
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, _Worker] = {}
         self._starts: dict[int, float] = {1: 0.0}  # when to start which
@@ -168,7 +170,7 @@ class Supervisor:
         if self._stop_by is None:
             self._stop(number)
             return
-        self._stop_by = min(self._stop_by, time.monotonic() + _STOP_MARGIN_S)
+        self._stop_by = min(self._stop_by, self._clock.now() + _STOP_MARGIN_S)
         # Not by a signal: systemd and the like send the first to every process of a service, so that a worker
         # has it twice, and would take the one passed on for the second.
         for worker in self._workers.values():
@@ -176,7 +178,7 @@ class Supervisor:
 
     def _stop(self, number: int) -> None:
         if self._stop_by is None:
-            self._stop_by = time.monotonic() + self._stop_s()
+            self._stop_by = self._clock.now() + self._stop_s()
             self._starts.clear()
             # Workers go on accepting for as long as they mean to. Were it still open here after that, callers
             # would be taken in whom nobody will answer.
@@ -193,7 +195,7 @@ class Supervisor:
 
     def _start_those_due(self) -> None:
         for number, at in list(self._starts.items()):
-            if self._stop_by is None and at <= time.monotonic():
+            if self._stop_by is None and at <= self._clock.now():
                 del self._starts[number]
                 try:
                     self._start(number)
@@ -206,7 +208,7 @@ class Supervisor:
                         error.strerror,
                         _LONGEST_DELAY_S,
                     )
-                    self._starts[number] = time.monotonic() + _LONGEST_DELAY_S
+                    self._starts[number] = self._clock.now() + _LONGEST_DELAY_S
 
     def _start(self, number: int) -> None:
         ours, theirs = socket.socketpair()
@@ -223,7 +225,7 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
         ours.setblocking(False)
-        worker = _Worker(number, pid, ours, heard_at=time.monotonic())
+        worker = _Worker(number, pid, ours, heard_at=self._clock.now())
         self._workers[number] = worker
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
@@ -255,7 +257,7 @@ class Supervisor:
     # -- what comes ------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        began = time.monotonic()
+        began = self._clock.now()
         due = [at - began for at in self._starts.values()]
         due += [asked.gives_up_at - began for asked in self._rounds.values()]
         timeout = max(0.0, min([_LOOK_S, *due]))
@@ -269,10 +271,6 @@ class Supervisor:
                 self._send_rest(worker)
             if events & selectors.EVENT_READ:
                 self._receive(worker)
-        late = time.monotonic() - began - timeout
-        if late > _LOOK_S:  # all of us were stopped for a while, and nobody is to blame for silence
-            for worker in self._workers.values():
-                worker.heard_at += late
 
     def _receive(self, worker: _Worker) -> bool:
         """Take what a worker sent; whether there may be more.
@@ -303,7 +301,7 @@ class Supervisor:
         return True
 
     def _take(self, worker: _Worker, message: Message) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         match message.kind:
             case Kind.BEAT:
                 worker.heard_at = now
@@ -340,7 +338,7 @@ class Supervisor:
         self._last_round = number = self._last_round % 0xFFFFFFFF + 1
         waits_for = {worker.number for worker in self._ready()}
         self._rounds[number] = _Round(
-            asker.pid, message.number, question, waits_for, time.monotonic() + _GATHER_S
+            asker.pid, message.number, question, waits_for, self._clock.now() + _GATHER_S
         )
         for other in self._ready():
             self._send(other, Message(Kind.QUESTION, number, message.content))
@@ -361,7 +359,7 @@ class Supervisor:
             self._finish_rounds()
 
     def _finish_rounds(self) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         for number, asked in list(self._rounds.items()):
             if not asked.waits_for or now >= asked.gives_up_at:
                 del self._rounds[number]
@@ -432,7 +430,7 @@ class Supervisor:
     def _restart(self, worker: _Worker, code: int, shown: int) -> None:
         number = worker.number
         never_ready = worker.ready_at is None
-        lived_s = 0.0 if worker.ready_at is None else time.monotonic() - worker.ready_at
+        lived_s = 0.0 if worker.ready_at is None else self._clock.now() - worker.ready_at
         reason = worker.kill_reason or {0: "stopped", LOST_MODEL: "recycled"}.get(code, "died")
         if reason == "stopped" or lived_s >= _QUICK_S:
             self._quick[number] = 0
@@ -459,12 +457,12 @@ class Supervisor:
             delay_s,
         )
         self._restarts[reason] += 1
-        self._starts[number] = time.monotonic() + delay_s
+        self._starts[number] = self._clock.now() + delay_s
 
     def _look(self) -> None:
         """Kill whoever takes too long over something."""
         self._finish_rounds()
-        now = time.monotonic()
+        now = self._clock.now()
         start_s, silent_s = self._settings.startup_s(), self._settings.loop_stall_s()
         for worker in self._workers.values():
             if self._stop_by is not None:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from service.cli.awake_clock import AwakeClock
 from service.cli.worker_messages import Inbox, Kind, Message
 from service.team import METRICS, Gathered
 
@@ -167,5 +168,7 @@ class WorkerLink:
             return
         logger.error("the process that supervises this worker is gone; ending")
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(self._orphaned_after_s)
+        clock = AwakeClock()
+        while clock.now() < self._orphaned_after_s:
+            time.sleep(_BEAT_S)
         os._exit(1)

@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from service.cli import supervisor
+from service.cli.awake_clock import AwakeClock
 from service.cli.supervisor import Supervisor, restart_delay_s
 from service.cli.worker_messages import Kind, Message
 from service.settings import load_settings
@@ -303,7 +303,7 @@ def test_a_worker_for_which_there_is_no_memory_is_started_later(monkeypatch: pyt
     one._starts[2] = 0.0
     one._start_those_due()
     one._selector.close()
-    assert one._starts[2] > time.monotonic()
+    assert one._starts[2] > one._clock.now()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
@@ -314,6 +314,38 @@ def test_who_does_not_stop_in_time_is_killed(supervise: Callable[..., Supervised
     assert code == 128 + signal.SIGKILL
     assert "worker 1 does not answer" in errors
     assert supervised.are_gone()
+
+
+@pytest.mark.parametrize("told", ["all", "one"])
+def test_a_stop_that_was_slept_through_leaves_workers_their_time(
+    monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """They were frozen as well; of those that run, whoever takes too long is killed as ever."""
+    told_at = [0.0]
+    killed: list[int] = []
+
+    def send(_: int, number: int) -> None:
+        if number == signal.SIGKILL:
+            killed.append(number)
+
+    monkeypatch.setattr(supervisor, "_send_signal", send)
+    one = Supervisor(load_settings({("workers",): "2"}), [], lambda _: 0, lambda _: None)
+    one._clock = AwakeClock(lambda: told_at[0])
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        one._workers[2] = worker = supervisor._Worker(2, 1 << 30, ours, heard_at=0.0, ready_at=0.0)
+        if told == "all":
+            one._stop(signal.SIGTERM)
+        else:
+            one._take(worker, Message(Kind.STOPPING))
+        told_at[0] += 3600.0
+        one._look()
+        assert killed == []
+        for _ in range(int(one._stop_s())):
+            told_at[0] += 1.0
+            one._look()
+        assert killed == [signal.SIGKILL]
+    one._selector.close()
 
 
 def test_workers_end_when_their_supervisor_is_gone(supervise: Callable[..., Supervised]) -> None:
