@@ -512,19 +512,22 @@ class FaqCatalogue:
 
     # Models
 
-    def start_reindex(self, collection: str) -> None:
+    def start_reindex(self, collection: str) -> bool:
         """Begin to embed a collection anew with this model, in the background; no effect while one runs.
 
         Searches and writes go on. `reindex_status` tells how far it is.
+
+        Returns:
+            Whether it runs in this process; False = another one is at the same.
         """
-        self._reindexing.start(collection)
+        return self._reindexing.start(collection)
 
     def reindex_status(self, collection: str) -> ReindexStatus | None:
         """The latest reindex that this process began; None = it began none."""
         return self._reindexing.status(collection)
 
     async def reindex(self, collection: str, progress: Progress | None = None) -> None:
-        """Embed a collection anew with this model, and wait for it.
+        """Embed a collection anew with this model, and wait for it, or for who is at the same already.
 
         Raises:
             UnknownCollectionError: there is no such collection.

@@ -7,7 +7,7 @@ the next reindex with the same model goes on from there.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _PAGE: Final = 500
 # Texts whose vectors are written together.
 _BATCH: Final = 256
+_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class ReindexStatus:
 
 
 class Reindexing:
-    """The reindexes of one process, one a collection at a time.
+    """The reindexes of one process, one a collection at a time, and no other process's beside it.
 
     Args:
         store: of the collections.
@@ -57,18 +58,30 @@ class Reindexing:
         self._fingerprint = fingerprint
         self._status: dict[str, ReindexStatus] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._claims: dict[str, Callable[[], None]] = {}
 
     def status(self, collection: str) -> ReindexStatus | None:
         """The latest reindex; None = there was none."""
         return self._status.get(collection)
 
-    def start(self, collection: str) -> None:
-        """Begin in the background; no effect while one runs."""
-        if collection not in self._tasks:
+    def start(self, collection: str) -> bool:
+        """Begin in the background, unless one runs; False = it does in another process."""
+        if collection in self._tasks:
+            return True
+        before = self._status.get(collection)
+        # First: another process that is refused the claim asks at once how far its holder is.
+        self._status[collection] = _just_begun()
+        if self._claim(collection):
             self._begin(collection, None)
+            return True
+        logger.info("collection %s: another process is at the same reindex", collection)
+        del self._status[collection]
+        if before is not None:
+            self._status[collection] = before
+        return False
 
     async def run(self, collection: str, progress: Progress | None = None) -> None:
-        """Reindex and wait; joins one that runs. Raises as `FaqCatalogue.reindex`."""
+        """Reindex and wait; joins one that runs, here or elsewhere. Raises as `FaqCatalogue.reindex`."""
         task = self._tasks.get(collection) or self._begin(collection, progress)
         await task
 
@@ -79,8 +92,15 @@ class Reindexing:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _claim(self, collection: str) -> bool:
+        let_go = self._store.claim_reindex(collection, fingerprint=self._fingerprint)
+        if let_go is None:
+            return False
+        self._claims[collection] = let_go
+        return True
+
     def _begin(self, collection: str, progress: Progress | None) -> asyncio.Task[None]:
-        self._status[collection] = ReindexStatus(0, 0, "running", began_at=time.monotonic())
+        self._status[collection] = _just_begun()
         task = asyncio.create_task(self._work(collection, progress), name=f"reindex {collection}")
         self._tasks[collection] = task
         task.add_done_callback(lambda done: self._ended(collection, done))
@@ -88,6 +108,8 @@ class Reindexing:
 
     def _ended(self, collection: str, task: asyncio.Task[None]) -> None:
         del self._tasks[collection]
+        if (let_go := self._claims.pop(collection, None)) is not None:
+            let_go()
         error = None if task.cancelled() else task.exception()
         status = self._status[collection]
         if task.cancelled():
@@ -101,6 +123,8 @@ class Reindexing:
 
     async def _work(self, collection: str, progress: Progress | None) -> None:
         store = self._store
+        if collection not in self._claims and await self._another_does_it(collection):
+            return
         generation = await asyncio.to_thread(
             store.begin_reindex,
             collection,
@@ -113,6 +137,17 @@ class Reindexing:
             if not await asyncio.to_thread(self._done_elsewhere, collection, generation):
                 raise
             logger.info("collection %s: another process finished the same reindex first", collection)
+
+    async def _another_does_it(self, collection: str) -> bool:
+        """Take the claim; if another process has it, wait for it, and say whether that left nothing to do."""
+        if self._claim(collection):
+            return False
+        before = await asyncio.to_thread(self._store.info, collection)
+        logger.info("collection %s: waiting for another process that is at the same reindex", collection)
+        while not self._claim(collection):  # noqa: ASYNC110 - what happens in another process
+            await asyncio.sleep(_POLL_S)
+        after = await asyncio.to_thread(self._store.info, collection)
+        return after.fingerprint == self._fingerprint and after.generation != before.generation
 
     def _done_elsewhere(self, collection: str, generation: int) -> bool:
         """Whether another process made what this one was making, or something newer of the same model."""
@@ -166,3 +201,7 @@ class Reindexing:
         self._status[collection] = replace(self._status[collection], done=done, total=total)
         if progress is not None:
             progress(done, total)
+
+
+def _just_begun() -> ReindexStatus:
+    return ReindexStatus(0, 0, "running", began_at=time.monotonic())

@@ -6,8 +6,9 @@ collections are swept afterwards, a batch at a time, so that no writer waits lon
 """
 
 import hashlib
+import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from service.errors import (
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.entry_bodies import body_of, entry_of
+from service.faq.file_claim import claim
 from service.faq.sqlite_file import SqliteFile
 from service.faq.store import (
     Changes,
@@ -45,6 +47,8 @@ from service.faq.store import (
     place_after,
     unknown_collection,
 )
+
+logger = logging.getLogger(__name__)
 
 # Deleted ids that are remembered for followers; one that is further behind reads the collection anew.
 _TOMBSTONES_KEPT: Final = 10_000
@@ -313,6 +317,16 @@ class SqliteFaqStore:
             lacking = set(_without_vector(db, collection.id, collection.generation, digests))
             there = [text for text in digests.values() if text not in lacking]
             return _vectors(db, collection, there, everything=False)
+
+    def claim_reindex(self, name: str, *, fingerprint: str) -> Callable[[], None] | None:
+        """See `FaqStore.claim_reindex`: processes of one machine, by a lock beside the file."""
+        path = self._file.path
+        digest = _sha256(f"{name}\n{fingerprint}").hex()[:16]
+        try:
+            return claim(path.with_name(f".{path.name}.reindex-{digest}"))
+        except OSError as error:  # the folder is read only, or of a kind without locks
+            logger.info("nobody can be kept from reindexing %s beside this process: %s", name, error)
+            return lambda: None
 
     def begin_reindex(self, name: str, *, fingerprint: str, model_id: str) -> int:
         """See `FaqStore.begin_reindex`."""

@@ -11,7 +11,7 @@ under way, and takes its place in one step.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -258,6 +258,17 @@ class FaqStore(Protocol):
         """The live vectors of those of ``texts`` that have one, in order; read-only, [d] each.
 
         For copying a collection bit by bit, where `changes` would hold all of it at once.
+        """
+        ...
+
+    def claim_reindex(self, name: str, *, fingerprint: str) -> Callable[[], None] | None:
+        """Take the right to make vectors of that model for a collection, there or not; waits for nobody.
+
+        It is let go by calling what is returned, or by the end of the process. A store that cannot tell gives
+        it to anyone: two that make the same vectors come to the same end, in twice the work.
+
+        Returns:
+            What lets go of it; None = another has it, of this process or any other on this store.
         """
         ...
 

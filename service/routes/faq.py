@@ -350,8 +350,12 @@ async def start_reindex(collection: Collection, catalogue: CatalogueDep, team: T
     latest = await _latest_reindex(team, collection)
     if latest.state == "running":  # maybe in another worker
         return latest
-    catalogue.start_reindex(collection)
-    return await _latest_reindex(team, collection)
+    here = catalogue.start_reindex(collection)
+    latest = await _latest_reindex(team, collection)
+    if here or latest.state == "running":
+        return latest
+    # A command or another service is at it, which nobody here can ask how far it is.
+    return ReindexResponse(state="running", done=0, total=0, error=None)
 
 
 @router.get("/faq/{collection}/reindex", responses=READ)

@@ -1,17 +1,21 @@
 """A collection gets the vectors of another model, while it is searched and written."""
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Sequence
 
 import pytest
 
 from model.runtime.bundle import Manifest
 from service.errors import ConflictError, InvalidInputError, ModelMismatchError, UnknownCollectionError
+from service.faq import reindexing
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedded_texts import texts_to_embed
 from service.faq.entries import FaqEntry
 from service.faq.reindexing import ReindexStatus
+from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
 from tests.fakes import until
 from tests.service.faq.conftest import OpenCatalogue
@@ -140,16 +144,80 @@ async def test_what_was_embedded_before_a_stop_is_not_embedded_again(
     assert await _best(catalogue, "how to return item 7") == "7"
 
 
-async def test_two_processes_may_reindex_one_collection(
+async def test_two_processes_that_are_told_at_once_reindex_once(
     open_catalogue: OpenCatalogue,
     old: HashingEmbedder,
     embedder: HashingEmbedder,
     manifest: Manifest,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Replicas that are told at once: both have what they wanted, whoever comes last."""
+    """Whoever comes second does nothing, or waits if it needs the result; when both are told both have it."""
+    monkeypatch.setattr(reindexing, "_POLL_S", 0.001)
     await open_catalogue(old).upsert("shop", ENTRIES)
-    slow, fast = open_catalogue(), open_catalogue(HashingEmbedder(manifest))
+    idle = HashingEmbedder(manifest)
+    one, other = open_catalogue(), open_catalogue(idle)
+    gate = asyncio.Event()
+
+    async def wait(_: Sequence[str]) -> None:
+        await gate.wait()
+
+    embedder.before = wait
+    assert one.start_reindex("shop")
+    assert not other.start_reindex("shop")
+    assert other.reindex_status("shop") is None
+    waiting = asyncio.create_task(other.reindex("shop"))
+    await until(lambda: other.reindex_status("shop") is not None)
+    gate.set()
+    await waiting
+    assert idle.texts == []
+    for catalogue in (one, other):
+        status = catalogue.reindex_status("shop")
+        assert status is not None
+        assert status.state == "finished"
+    assert await _best(other, "how to return item 7") == "7"
+    before = len(idle.texts)
+    assert other.start_reindex("shop"), "the claim was let go"
+    await other.reindex("shop")
+    assert len(idle.texts) == before + TEXTS
+
+
+async def test_who_waited_for_a_process_that_gave_up_goes_on_in_its_place(
+    open_catalogue: OpenCatalogue,
+    old: HashingEmbedder,
+    embedder: HashingEmbedder,
+    manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told that the collection will be there."""
+    monkeypatch.setattr(reindexing, "_POLL_S", 0.001)
+    await open_catalogue(old).upsert("shop", ENTRIES)
+    one, other = open_catalogue(), open_catalogue(HashingEmbedder(manifest))
+    hang = asyncio.Event()
+
+    async def wait(_: Sequence[str]) -> None:
+        await hang.wait()
+
+    embedder.before = wait
+    one.start_reindex("shop")
+    waiting = asyncio.create_task(other.reindex("shop"))
+    await until(lambda: other.reindex_status("shop") is not None)
+    await one.close()
+    await waiting
+    assert other.reindex_status("shop") == ReindexStatus(TEXTS, TEXTS, "finished")
+    assert await _best(other, "how to return item 7") == "7"
+
+
+async def test_two_processes_may_reindex_one_collection(
+    open_catalogue: OpenCatalogue,
+    old: HashingEmbedder,
+    embedder: HashingEmbedder,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a store cannot tell them of each other, both have what they wanted, whoever comes last."""
+    monkeypatch.setattr(SqliteFaqStore, "claim_reindex", lambda *_, **__: lambda: None)
+    await open_catalogue(old).upsert("shop", ENTRIES)
+    slow, fast = open_catalogue(), open_catalogue(HashingEmbedder(embedder.manifest))
     others = iter([fast.reindex])
 
     async def overtake(_: Sequence[str]) -> None:
@@ -163,6 +231,21 @@ async def test_two_processes_may_reindex_one_collection(
     assert "another process finished the same reindex" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert await _best(slow, "how to return item 7") == "7"
+
+
+async def test_a_folder_without_locks_is_reindexed_all_the_same(
+    open_catalogue: OpenCatalogue, old: HashingEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can be kept from doing the same beside it, which is no reason to refuse."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    await open_catalogue(old).upsert("shop", ENTRIES[:3])
+    monkeypatch.setattr("service.faq.file_claim.fcntl.flock", refuse)
+    catalogue = open_catalogue()
+    await catalogue.reindex("shop")
+    assert (await catalogue.info("shop")).model_id == "hashing"
 
 
 async def test_a_reindex_that_another_model_overtakes_has_failed(

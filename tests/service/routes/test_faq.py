@@ -542,6 +542,19 @@ async def test_a_reindex_is_begun_and_told_of(client: Client) -> None:
     assert (await _found(client, "reset my password"))[0]["id"] == "a"
 
 
+async def test_a_reindex_of_another_process_is_not_begun_again(client: Client) -> None:
+    """A command's, say: nobody here knows how far it is, but that it runs."""
+    await _put(client, _entry("a"))
+    catalogue = client.app.state.services.catalogue  # type: ignore[attr-defined]
+    let_go = catalogue.store.claim_reindex("shop", fingerprint=catalogue.fingerprint)
+    answer = await client.post("/faq/shop/reindex")
+    assert (answer.status_code, answer.json()["state"], answer.json()["total"]) == (202, "running", 0)
+    assert (await client.get("/faq/shop/reindex")).json()["state"] == "none"
+    let_go()
+    await client.post("/faq/shop/reindex")
+    assert (await client.get("/faq/shop/reindex")).json()["state"] != "none"
+
+
 async def test_an_answer_has_a_bound(models_folder: Any) -> None:
     """Many queries, many hits and long answers multiply; the message names the setting."""
     async with running(tiny_settings(models_folder, limits={"max_answer_bytes": 1500})) as client:
