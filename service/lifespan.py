@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from model.runtime.batch_budget import BudgetTuner
 from model.runtime.bundle import BundleError
@@ -275,12 +275,8 @@ async def open_services(
         opener = _Opener(settings, metrics, stack, services, faq_folder, cache_folder)
         stack.push_async_callback(models.close, 0.0)  # should opening fail half-way
         services.default_embedder = await opener.models("/embed", "embedding_bundle", Embedder)
-        # Beside each other: what loads a model leaves the interpreter to what builds the FAQ's index.
-        # Both are waited for even if one fails, since neither can be stopped half-way.
-        failures = await asyncio.gather(opener.other_models(), opener.catalogue(), return_exceptions=True)
-        for failure in failures:
-            if failure is not None:
-                raise failure
+        # What loads a model leaves the interpreter to what builds the FAQ's index.
+        await _beside_each_other(opener.other_models(), opener.catalogue())
         opener.put_absences_in_order()
         if not list(models):
             opener.refuse_to_serve_nothing()
@@ -288,6 +284,17 @@ async def open_services(
             yield services
         finally:
             await _close_models(services, settings.shutdown_grace_seconds)
+
+
+async def _beside_each_other(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run all until they end, or one fails: then the others are stopped, and its error is raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 def _engines(settings: Settings, threads: int, folder: Path) -> EngineChooser:

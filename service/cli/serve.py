@@ -122,10 +122,7 @@ def _serve(
             )
     except (StartupError, TlsError) as error:
         raise click.ClickException(str(error)) from error
-    try:
-        server.run_until_stopped(listener)
-    except click.ClickException as error:
-        error.show()
+    server.run_until_stopped(listener)
     return server.exit_code
 
 

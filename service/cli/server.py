@@ -108,8 +108,7 @@ class Server(BoundedServer):
     def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve on ``listener`` until SIGINT or SIGTERM; returns when all is closed.
 
-        Raises:
-            click.ClickException: the start failed for a reason that the operator can change.
+        If the start fails for a reason that the operator can change, the process ends with a line about it.
         """
         for number in STOP_SIGNALS:  # uvicorn sets them too, but puts these back when it has finished
             signal.signal(number, self.handle_exit)
@@ -121,9 +120,6 @@ class Server(BoundedServer):
                 self.exit_code = LOST_MODEL
         finally:
             self._watchdog.stop()
-        startup_error: Exception | None = self._app.state.startup_error
-        if startup_error is not None:
-            raise click.ClickException(str(startup_error)) from startup_error
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; a second signal of either kind stops waiting for requests in work.
@@ -144,8 +140,14 @@ class Server(BoundedServer):
         self.force_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Load, listen, then say what there is."""
-        await super().startup(sockets)
+        """Load, listen, then say what there is, or at once why there is nothing."""
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # how uvicorn ends after a failed start
+            if (error := self._app.state.startup_error) is not None:
+                click.ClickException(str(error)).show()
+                leave(self.exit_code)  # what is still loading cannot be stopped, and would be waited for
+            raise
         self._watchdog.started()
         if self.started and sockets:
             self.exit_code = 0

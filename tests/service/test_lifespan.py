@@ -70,6 +70,72 @@ async def test_the_tagger_is_loaded_beside_the_faq(
         assert services.catalogue is not None
 
 
+async def test_a_broken_tagger_is_told_of_before_the_faq_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embedding a large FAQ takes minutes; what it was at is given up, and closed."""
+    folder = write_bundles(tmp_path)
+    (folder / "tiny-ner" / "manifest.json").write_text("{}", encoding="utf-8")
+    given_up = asyncio.Event()
+    stores: list[FaqStore] = []
+    read, open_store = loaded_models._read, lifespan.open_faq_store
+    loop = asyncio.get_running_loop()
+    begun = threading.Event()
+
+    def read_late(path: Path, engines: EngineChooser) -> object:
+        if path.name == "tiny-ner":
+            begun.wait(HANG_LIMIT_S)
+        return read(path, engines)
+
+    def keep_store(settings: Settings, folder: Path) -> FaqStore:
+        stores.append(open_store(settings, folder))
+        return stores[-1]
+
+    async def embed_for_ever(*_: object, **__: object) -> None:
+        begun.set()
+        try:
+            await loop.create_future()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(loaded_models, "_read", read_late)
+    monkeypatch.setattr(lifespan, "open_faq_store", keep_store)
+    monkeypatch.setattr(lifespan, "bring_in", embed_for_ever)
+    async with asyncio.timeout(HANG_LIMIT_S):
+        with pytest.raises(StartupError, match="/ner: bundle tiny-ner is refused"):
+            async with open_services(tiny_settings(folder), Metrics()):
+                pass
+    assert given_up.is_set()
+    with pytest.raises(UnavailableError, match="closed"):
+        stores[0].collections()
+
+
+async def test_a_broken_faq_is_told_of_while_the_tagger_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cannot be stopped; nobody waits for it."""
+    folder = write_bundles(tmp_path)
+    (folder / "faq.jsonl").write_text(UNREADABLE, encoding="utf-8")
+    gate = threading.Event()
+    ended: list[Path] = []
+    read = loaded_models._read
+
+    def read_for_ever(path: Path, engines: EngineChooser) -> object:
+        if path.name == "tiny-ner":
+            gate.wait(HANG_LIMIT_S)
+            ended.append(path)
+        return read(path, engines)
+
+    monkeypatch.setattr(loaded_models, "_read", read_for_ever)
+    try:
+        with pytest.raises(StartupError, match="/search: FAQ file"):
+            async with open_services(tiny_settings(folder), Metrics()):
+                pass
+        assert ended == []
+    finally:
+        gate.set()
+
+
 UNREADABLE = '{"id": "blank", "question": "\\u200b", "answer": "Nobody can ask for it."}\n'
 
 
