@@ -275,8 +275,12 @@ async def open_services(
         opener = _Opener(settings, metrics, stack, services, faq_folder, cache_folder)
         stack.push_async_callback(models.close, 0.0)  # should opening fail half-way
         services.default_embedder = await opener.models("/embed", "embedding_bundle", Embedder)
-        # What loads a model leaves the interpreter to what builds the FAQ's index.
-        await _beside_each_other(opener.other_models(), opener.catalogue())
+        if await models.are_to_measure(opener.other_paths()):
+            # Beside what embeds the FAQ it would be noise that is measured, and kept for later starts.
+            await opener.other_models()
+            await opener.catalogue()
+        else:  # what loads a model leaves the interpreter to what builds the FAQ's index
+            await _beside_each_other(opener.other_models(), opener.catalogue())
         opener.put_absences_in_order()
         if not list(models):
             opener.refuse_to_serve_nothing()
@@ -359,6 +363,15 @@ class _Opener:
         services.default_tagger = await self.models("/ner", "ner_bundle", EntityTagger)
         services.default_classifier = await self.models("/predict", "classifier_bundle", Classifier)
         services.default_reranker = await self.models("/rerank", "reranker_bundle", CrossEncoder)
+
+    def other_paths(self) -> list[Path]:
+        """Of the bundles that `other_models` loads."""
+        settings = self.settings
+        return [
+            settings.bundle_path(name)
+            for setting in ("ner_bundle", "classifier_bundle", "reranker_bundle")
+            for name in settings.bundle_names(setting)
+        ]
 
     async def _model(self, what: str, name: str, setting: str, kind: ServedKind) -> str | None:
         path = self.settings.bundle_path(name)

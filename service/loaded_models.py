@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -132,6 +132,20 @@ class LoadedModels:
     def cross_encoders(self) -> dict[str, CrossEncoder]:
         """By name."""
         return {name: one.model for name, one in self._loaded.items() if isinstance(one.model, CrossEncoder)}
+
+    async def are_to_measure(self, paths: Sequence[Path]) -> bool:
+        """Whether loading one of these would measure, beside which nothing else should compute.
+
+        No weights are read for it. A bundle that cannot be used is not measured.
+        """
+        return await asyncio.to_thread(lambda: any(map(self._is_to_measure, paths)))
+
+    def _is_to_measure(self, path: Path) -> bool:
+        try:
+            bundle = Bundle.load(path, verify_hashes=False)
+        except BundleError:
+            return False
+        return self._engines.is_to_measure(bundle) or self._budgets.is_to_measure(bundle)
 
     async def load(self, path: Path, kind: ServedKind | None = None) -> ServedModel:
         """Load a bundle, prove that it computes what it should, and serve it; the others go on meanwhile.

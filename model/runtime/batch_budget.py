@@ -69,6 +69,23 @@ class BudgetTuner:
         self._folder = folder
         self._measured: dict[str, BatchBudget] = {}  # by network
 
+    def is_to_measure(self, bundle: Bundle) -> bool:
+        """Whether `budget` would measure ``bundle``, beside which nothing else should compute.
+
+        Where it was measured on another engine than now, which is not chosen yet, that is not foreseen.
+        """
+        if self._tokens is not None:
+            return False
+        network = f"{network_key(bundle.manifest)} "
+        if any(key.startswith(network) for key in self._measured):
+            return False
+
+        def read(record: Any) -> bool:
+            then = record["circumstances"]
+            return all(then[name] == value for name, value in self._machine().items())
+
+        return not read_record(self._path(bundle), "budget of batches", read)
+
     def budget(self, bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget:
         """Of ``bundle``, which ``engine`` runs."""
         if self._tokens is not None:
@@ -100,13 +117,10 @@ class BudgetTuner:
 
     def _circumstances(self, engine: Engine) -> dict[str, Any]:
         """What a budget depends on, beside the bundle."""
-        return {
-            "procedure": _PROCEDURE,
-            "processor": read_processor().name,
-            "threads": self._threads,
-            "engine": engine.name,
-            "precision": engine.precision,
-        }
+        return {**self._machine(), "engine": engine.name, "precision": engine.precision}
+
+    def _machine(self) -> dict[str, Any]:
+        return {"procedure": _PROCEDURE, "processor": read_processor().name, "threads": self._threads}
 
     def _recall(self, bundle: Bundle, engine: Engine) -> BatchBudget | None:
         def read(record: Any) -> BatchBudget | None:

@@ -217,6 +217,11 @@ class EngineChooser:
         self._folder = folder
         self._measured: dict[str, EngineChoice] = {}  # by network
 
+    def is_to_measure(self, bundle: Bundle) -> bool:
+        """Whether `open` would compare engines for ``bundle``, beside which nothing else should compute."""
+        known = len(self._candidates) == 1 or network_key(bundle.manifest) in self._measured
+        return not known and self._recall(bundle) is None
+
     def open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
         """The engine that runs ``bundle`` from now on, warm, and proved by its golden texts.
 

@@ -116,6 +116,22 @@ def test_a_later_start_and_another_bundle_of_the_network_take_over_what_was_meas
     assert len(engine.runs) == 2 * runs
 
 
+def test_what_is_to_be_measured_is_known_before(
+    clocked: Clocked, bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is about to have other things computed can wait."""
+    engine = clocked({512: 100, 1024: 99})
+    tuner = BudgetTuner(None, threads=1, folder=tmp_path)
+    assert not BudgetTuner(100, threads=1).is_to_measure(bundle)
+    assert BudgetTuner(None, threads=1).is_to_measure(bundle)
+    assert tuner.is_to_measure(bundle)
+    tuner.budget(bundle, engine, 0)  # type: ignore[arg-type]
+    assert not tuner.is_to_measure(replace(bundle, digest="of another one"))
+    assert not BudgetTuner(None, threads=1, folder=tmp_path).is_to_measure(bundle)
+    assert BudgetTuner(None, threads=2, folder=tmp_path).is_to_measure(bundle)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("damage", ["", "[]", '{"circumstances": {}}', "no JSON"])
 def test_a_record_that_cannot_be_read_is_made_anew(
     clocked: Clocked, bundle: Bundle, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

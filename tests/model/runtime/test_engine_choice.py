@@ -320,6 +320,21 @@ def test_a_second_bundle_of_the_same_network_is_not_measured(scene: Scene, tmp_p
     )
 
 
+def test_what_is_to_be_measured_is_known_before(scene: Scene, tmp_path: Path) -> None:
+    """Whoever is about to have other things computed can wait."""
+    other = Bundle.load(write_tiny_embedding_bundle(tmp_path / "other", name="other", seed=8))
+    chooser = EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder)
+    assert chooser.is_to_measure(scene.bundle)
+    assert not EngineChooser(EngineWishes("onnxruntime", "float32"), threads=1).is_to_measure(other)
+    assert scene.measured == []
+    chooser.open(scene.bundle, scene.tokenizer)
+    assert not chooser.is_to_measure(scene.bundle)
+    assert not chooser.is_to_measure(other), "it has the same network"
+    later = EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder)
+    assert not later.is_to_measure(scene.bundle)
+    assert later.is_to_measure(other)
+
+
 def test_what_is_taken_over_is_proved(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine may do for one bundle, and not for another."""
     chooser = EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder)
