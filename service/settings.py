@@ -414,6 +414,30 @@ class Settings(BaseSettings):
             raise ValueError("must be none, or one or more different names or paths, separated by commas")
         return value
 
+    @field_validator(
+        "api_keys_file",
+        "data_dir",
+        "faq_file",
+        "models_dir",
+        "openai_vocabulary",
+        "tls_cert",
+        "tls_key",
+        "classifier_bundle",
+        "embedding_bundle",
+        "ner_bundle",
+        "reranker_bundle",
+    )
+    @classmethod
+    def _homes_are_known(cls, value: Path | str) -> Path | str:
+        for name in str(value).split(","):  # a user id without an account has none, unless HOME says so
+            try:
+                Path(name.strip()).expanduser()
+            except RuntimeError as error:
+                raise ValueError(
+                    f"{name.strip()}: the home folder is not known; set HOME, or write the path in full"
+                ) from error
+        return value
+
     @field_validator("threads")
     @classmethod
     def _threads_in_range(cls, threads: Literal["auto"] | int) -> Literal["auto"] | int:

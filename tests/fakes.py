@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from model.runtime.engine import Precision, TokenBatch
@@ -69,6 +70,16 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.001)
     raise TimeoutError("the condition never held")
+
+
+def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the user has no home: an id without an account, as a container may run under."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
 
 
 @dataclass

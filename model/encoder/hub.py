@@ -74,7 +74,10 @@ def locate(path_or_hub_id: str | Path, *, revision: str | None = None) -> Snapsh
     Raises:
         CheckpointError: No such folder, or the hub does not give the model (the reason is named).
     """
-    folder = Path(path_or_hub_id).expanduser()
+    try:
+        folder = Path(path_or_hub_id).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"{path_or_hub_id}: the home folder is not known") from error
     if folder.is_dir():
         return _local(folder, revision)
     name = str(path_or_hub_id)

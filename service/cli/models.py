@@ -271,7 +271,11 @@ def export(
 
 def _prepare_to_read(checkpoint: str) -> None:
     """Say first what is likeliest wrong: no such folder, then packages that are missing."""
-    if not Path(checkpoint).expanduser().is_dir():
+    try:
+        is_there = Path(checkpoint).expanduser().is_dir()
+    except RuntimeError:  # ~, and the home folder is not known
+        is_there = False
+    if not is_there:
         absent = f"there is no folder {checkpoint} here"
         if checkpoint.startswith(("/", ".", "~")):
             raise click.ClickException(absent)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -294,9 +295,11 @@ async def _run(
         read_empty=settings.empty_input == "read",
     )
     done = 0
-    async with open_services(
-        settings, Metrics(), faq_folder=faq_folder, cache_folder=cache_folder(settings)
-    ) as services:
+    async with AsyncExitStack() as stack:
+        cache = cache_folder(settings) or Path(stack.enter_context(TemporaryDirectory()))
+        services = await stack.enter_async_context(
+            open_services(settings, Metrics(), faq_folder=faq_folder, cache_folder=cache)
+        )
         while group := list(islice(texts, _GROUP)):
             try:
                 limits.admit(group, param="texts")
@@ -309,15 +312,21 @@ async def _run(
             sys.stdout.buffer.flush()
 
 
-def cache_folder(settings: Settings) -> Path:
+def cache_folder(settings: Settings) -> Path | None:
     """Where a service keeps its measurements, if it has a data folder here; else the user's cache.
 
-    These commands only read texts, and leave nothing in the folder where they are called.
+    None for a user who has no home, as of a container that runs under any number. These commands only read
+    texts, and leave nothing in the folder where they are called.
     """
     if settings.data_path().is_dir():
         return settings.data_path()
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))  # to be ignored unless absolute
-    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "conche"
+    if not cache.is_absolute():
+        try:
+            cache = Path("~/.cache").expanduser()
+        except RuntimeError:
+            return None
+    return cache / "conche"
 
 
 def _complaint(error: ServiceError, done: int) -> str:

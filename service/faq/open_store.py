@@ -52,7 +52,10 @@ def open_place(place: str, settings: Settings, *, make: bool) -> FaqStore:
         StorageError, UnavailableError: as `open_faq_store`.
     """
     if "://" not in place:
-        path = Path(place).expanduser()
+        try:
+            path = Path(place).expanduser()
+        except RuntimeError as error:
+            raise InvalidInputError(f"{place}: the home folder is not known") from error
         path = path if path.is_file() else path / STORE_FILE
         if not make and not path.is_file():
             raise InvalidInputError(f"there is no FAQ store in {path.parent}: no file {path.name}")

@@ -13,6 +13,7 @@ from service.settings import (
     options,
     unknown_variables,
 )
+from tests.fakes import without_home
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -42,6 +43,31 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
     """Compose files hand on ``${NAME:-}``."""
     monkeypatch.setenv("CONCHE_PORT", "")
     assert load_settings().port == 8080
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CONCHE_API_KEYS_FILE", "~/keys"),
+        ("CONCHE_DATA_DIR", "~/data"),
+        ("CONCHE_EMBEDDING_BUNDLE", "one, ~/other"),
+        ("CONCHE_FAQ_FILE", "~/faq.csv"),
+        ("CONCHE_MODELS_DIR", "~"),
+        ("CONCHE_NER_BUNDLE", "~nobody-of-that-name/tagger"),
+        ("CONCHE_OPENAI_VOCABULARY", "~/vocabulary"),
+    ],
+)
+def test_a_path_in_a_home_that_is_not_known_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """With the setting's name, and before anything is begun."""
+    monkeypatch.setenv(name, value)
+    if "nobody" not in value:
+        monkeypatch.setenv("HOME", "/home/someone")
+        load_settings()
+        without_home(monkeypatch)
+    with pytest.raises(InvalidSettingsError, match=f"{name}.*~.*the home folder is not known"):
+        load_settings()
 
 
 @pytest.mark.parametrize(

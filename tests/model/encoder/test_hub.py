@@ -18,6 +18,7 @@ import pytest
 
 from model.encoder.errors import CheckpointError
 from model.encoder.hub import Snapshot, locate
+from tests.fakes import without_home
 
 COMMIT = "c0ffee" + "0" * 34
 OTHER_COMMIT = "decaf0" + "1" * 34
@@ -211,6 +212,13 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(name: str, tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=r"no folder .* here, nor is that a hub id"):
         locate(name)
+
+
+def test_a_folder_in_a_home_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a container that runs under any number."""
+    without_home(monkeypatch)
+    with pytest.raises(CheckpointError, match="~/model: the home folder is not known"):
+        locate("~/model")
 
 
 @pytest.mark.parametrize("refs", [True, False])

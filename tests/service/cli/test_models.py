@@ -16,6 +16,7 @@ from tests.bundles import (
     write_tiny_embedding_bundle,
     write_tiny_ner_bundle,
 )
+from tests.fakes import without_home
 from tests.model.encoder.checkpoints import change_json, reference_model, save_checkpoint, save_tensors
 
 
@@ -215,6 +216,10 @@ def test_a_folder_that_does_not_exist_is_said_first(
     relative = run(*command, "checkpoints/nowhere")
     assert relative.exit_code == 1
     assert relative.output.startswith("there is no folder checkpoints/nowhere here")
+    without_home(monkeypatch)
+    homeless = run(*command, "~/nowhere")
+    assert homeless.exit_code == 1
+    assert homeless.output == "Error: there is no folder ~/nowhere here\n"
 
 
 def test_missing_packages_are_named_with_the_ways_to_get_them(

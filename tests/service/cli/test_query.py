@@ -14,6 +14,7 @@ from service.cli import main, query
 from service.cli.options import read_settings
 from service.settings import options
 from tests.bundles import write_tiny_ner_bundle
+from tests.fakes import without_home
 from tests.service.fakes_http import running, tiny_settings
 
 
@@ -68,6 +69,14 @@ def test_what_is_remembered_of_models_lies_with_a_service_or_in_the_users_cache(
         assert query.cache_folder(settings) == cache / "conche"
     settings.data_path().mkdir()
     assert query.cache_folder(settings) == settings.data_path()
+
+
+def test_a_user_without_a_home_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a container that runs under any number; what was measured is then kept nowhere."""
+    without_home(monkeypatch)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert query.cache_folder(read_settings({})) is None
+    assert len(_lines(_run("embed", "hello"))) == 1
 
 
 def test_each_text_is_embedded_on_a_line_of_its_own() -> None:

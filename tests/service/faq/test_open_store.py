@@ -12,6 +12,7 @@ from service.faq.open_store import STORE_FILE, open_faq_store, open_place, searc
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
 from service.settings import Settings
+from tests.fakes import without_home
 from tests.service.faq.milvus_servers import PREFIX, MilvusProcess, free_ports
 
 
@@ -138,3 +139,10 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidInputError, match="CONCHE_MILVUS_TOKEN") as refused:
         open_place("milvus://user:hunter2@host:19530", Settings(), make=True)
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_place_in_a_home_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a container that runs under any number."""
+    without_home(monkeypatch)
+    with pytest.raises(InvalidInputError, match="~/conche: the home folder is not known"):
+        open_place("~/conche", Settings(), make=True)
