@@ -21,6 +21,8 @@ MEASURED = 'route=~"/embed|/search|/ner|/v1/embeddings"'
 WITHIN = f'{MEASURED}, le="1.0"'
 MODEL = 'model=~"$model"'
 PROCESS = 'job="conche"'
+# Of each process; with one worker there is no such label, and nothing is shown for it.
+EACH = "{{instance}} {{worker}}"
 
 GREEN, YELLOW, RED = "green", "yellow", "red"
 Steps = Sequence[tuple[float | None, str]]
@@ -826,10 +828,10 @@ CAPACITY: Rows = (
             ),
             Panel(
                 "How many CPUs are in use, of those it may use?",
-                "CPU seconds per second, and the threads of one run. Used far below the threads under full "
-                "load: the CPU quota is lower than the service believes.",
+                "CPU seconds per second of each worker, and the threads of one run. Used far below the "
+                "threads under full load: the CPU quota is lower than the service believes.",
                 [
-                    (f"rate(process_cpu_seconds_total{{{PROCESS}}}{WINDOW})", "{{instance}} used"),
+                    (f"rate(process_cpu_seconds_total{{{PROCESS}}}{WINDOW})", f"{EACH} used"),
                     (f"max by (instance) (conche_inference_threads{{{MODEL}}})", "{{instance}} threads"),
                 ],
                 dashed=[".* threads"],
@@ -941,16 +943,16 @@ CAPACITY: Rows = (
         (
             Panel(
                 "How much memory does the process hold?",
-                "Resident memory. It should level off after the first minutes of traffic.",
-                [(f"process_resident_memory_bytes{{{PROCESS}}}", "{{instance}}")],
+                "Resident memory, of each worker. It should level off after the first minutes of traffic.",
+                [(f"process_resident_memory_bytes{{{PROCESS}}}", EACH)],
                 unit="bytes",
             ),
             Panel(
                 "Do threads or open files grow?",
-                "Both should be level. A steady climb is a leak.",
+                "Of each worker. Both should be level; a steady climb is a leak.",
                 [
-                    (f"process_threads{{{PROCESS}}}", "{{instance}} threads"),
-                    (f"process_open_fds{{{PROCESS}}}", "{{instance}} open files"),
+                    (f"process_threads{{{PROCESS}}}", f"{EACH} threads"),
+                    (f"process_open_fds{{{PROCESS}}}", f"{EACH} open files"),
                 ],
             ),
             Panel(

@@ -115,6 +115,17 @@ def test_legends_name_labels_of_their_query(path: Path, exposed: dict[str, set[s
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
+def test_workers_have_legends_of_their_own(path: Path) -> None:
+    """What stays apart in the sums of several workers would be lines of one name."""
+    for panel in panels(path):
+        for target in panel["targets"]:
+            apart = re.search(r"\b(process|python_gc)_", target["expr"])
+            added = re.match(r"(sum|max|min|avg)\b", target["expr"])
+            if apart and not added:
+                assert "{{worker}}" in target["legendFormat"], target["expr"]
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
 def test_panels_ask_and_explain(path: Path) -> None:
     """Whoever is woken at night reads a question, its answer's unit, and what to do about it."""
     for panel in panels(path):
