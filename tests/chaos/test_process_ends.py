@@ -116,10 +116,14 @@ def test_kill_9_of_one_worker_leaves_the_others_at_work_and_no_counter_falls(fol
             before = len(callers.acknowledged)
             until(lambda before=before: len(callers.acknowledged) >= before + 5, "five more writes")  # type: ignore[misc]
             os.kill(workers_of(served.process.pid)[-1], signal.SIGKILL)
-            while seen[died] < killed or len(workers_of(served.process.pid)) < 3:
+
+            def is_replaced(killed: int = killed) -> bool:
                 now = counters(served.port)
                 assert [name for name in seen if now[name] < seen[name]] == []
-                seen = now
+                seen.update(now)
+                return seen[died] >= killed and len(workers_of(served.process.pid)) == 3
+
+            until(is_replaced, "another worker")
         callers.end()
         assert callers.statuses == {200}
         assert callers.broken <= KILLS * 3  # as many callers as there are

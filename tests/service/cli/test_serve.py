@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +48,14 @@ def _start(
         text=True,
         encoding="utf-8",
     )
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """For what happens in another process."""
+    ends_at = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < ends_at, "it never came about"
+        time.sleep(0.005)
 
 
 class Running:
@@ -225,15 +233,16 @@ def test_requests_in_work_are_answered_before_it_stops(served: Running) -> None:
 
 def _wait_until_in_work(served: Running) -> None:
     """Until the texts of the request are queued."""
-    while True:
+
+    def tokenised() -> bool:
         text = httpx.get(f"{served.url}/metrics", timeout=HANG_S).text
         found = re.search(
             r'^conche_tokenize_duration_seconds_count\{model="tiny-ner"\} (\S+)', text, re.MULTILINE
         )
         assert found
-        if float(found.group(1)) > 0:
-            return
-        time.sleep(0.005)
+        return float(found.group(1)) > 0
+
+    wait_until(tokenised)
 
 
 def test_readiness_turns_red_before_the_sockets_close(models_folder: Path) -> None:
@@ -243,8 +252,7 @@ def test_readiness_turns_red_before_the_sockets_close(models_folder: Path) -> No
     with httpx.Client(base_url=served.url, timeout=HANG_S) as client:
         assert client.get("/readyz").status_code == 200
         process.send_signal(signal.SIGTERM)
-        while client.get("/readyz").status_code == 200:
-            time.sleep(0.01)
+        wait_until(lambda: client.get("/readyz").status_code != 200)
         assert "shutting down" in client.get("/readyz").text
         assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
     process.send_signal(signal.SIGTERM)  # a second one cuts the delay short

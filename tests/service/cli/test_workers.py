@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.service.cli.test_serve import HANG_S, Running, Unfinished, _read_until, _start
+from tests.service.cli.test_serve import HANG_S, Running, Unfinished, _read_until, _start, wait_until
 
 TRIES = 12
 
@@ -155,8 +155,7 @@ def test_any_worker_tells_how_far_a_reindex_is(served: Running) -> None:
     assert httpx.post(f"{url}/entries", json={"entries": [entry]}, timeout=HANG_S).status_code == 200
     assert httpx.get(f"{url}/reindex", timeout=HANG_S).json()["state"] == "none"
     assert httpx.post(f"{url}/reindex", timeout=HANG_S).status_code == 202
-    while httpx.get(f"{url}/reindex", timeout=HANG_S).json()["state"] == "running":
-        pass
+    wait_until(lambda: httpx.get(f"{url}/reindex", timeout=HANG_S).json()["state"] != "running")
     states = {httpx.get(f"{url}/reindex", timeout=HANG_S).json()["state"] for _ in range(TRIES)}
     assert states == {"finished"}
 
