@@ -63,8 +63,8 @@ class Results:
             calibration, quality["calibration"] = calibrate(judged)
         except TooFewSpansError as error:
             self.scores += (
-                f" In the development sets {error}. With more texts: `conche eval ner-scores "
-                f"{self.facts['name']} FILE --fit`."
+                f" In the development sets {error}. With more texts, in the folder of this card: "
+                "`conche eval ner-scores . FILE --fit`."
             )
         else:
             told = ", ".join(

@@ -1,16 +1,23 @@
 """What a training leaves beside the weights."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from click.testing import CliRunner
+
 from model.export.writer import Measured
+from model.runtime.bundle import Bundle
 from model.training.spans import LabelledText, Span
+from service.cli import main
 from service.cli.progress import ProgressLine
 from service.cli.training_results import Results
 from tests.bundles import write_tiny_ner_bundle
 from tests.model.training.test_card import facts, history
+from tests.service.cli.test_reliability import labelled
 
 RIGHT = LabelledText("Tim Cook works in Paris.", (Span(0, 8, "PER"), Span(18, 23, "LOC")))
 HALF = LabelledText("Tim Cook works in Paris.", (Span(0, 8, "PER"),))
@@ -45,10 +52,17 @@ def test_scores_are_calibrated_on_the_development_sets(tmp_path: Path) -> None:
     assert results.scores in found.documents["MODEL_CARD.md"]
 
 
-def test_of_too_few_spans_the_card_says_that_scores_are_not_calibrated(tmp_path: Path) -> None:
-    """And how they will be."""
+def test_of_too_few_spans_the_card_says_that_scores_are_not_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how they will be, by a command that can be pasted wherever the bundle has been put."""
     results, found = measured(tmp_path, 10)
     assert found.calibration is None
     assert "calibration" not in found.quality
     assert "20 spans were found" in results.scores
-    assert "conche eval ner-scores drugs FILE --fit" in results.scores
+    (command,) = re.findall("`conche (.*?)`", results.scores)
+    file = labelled(tmp_path / "more.jsonl", 60)
+    monkeypatch.chdir(tmp_path / "tiny-ner")
+    fitted = CliRunner().invoke(main, command.replace("FILE", str(file)).split())
+    assert fitted.exit_code == 0, fitted.output
+    assert Bundle.load(tmp_path / "tiny-ner").manifest.calibration is not None
