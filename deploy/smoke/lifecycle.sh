@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the container exposes, how it starts, stops and says that it is broken, tried on the running stack (`docker compose
-# up`, with the profiles `replicas` and `tls`, REPLICAS=1, and TLS_FOLDER).
+# up`, with the profiles `replicas` and `tls`, and REPLICAS=1 and TLS_FOLDER set, for compose or in `.env`).
 #   lifecycle.sh [BASE_URL]     default: http://127.0.0.1:8080; run in the folder of docker-compose.yml
 # Leaves the services stopped. Exit 0: everything is as promised.
 set -euo pipefail
@@ -12,6 +12,13 @@ fail() { echo "lifecycle: $*" >&2; exit 1; }
 
 container=$(docker compose ps -q conche)
 image=$(docker inspect -f '{{.Image}}' "$container")
+# As compose has them, which reads `.env`, too: the base image, and the folder of the certificate.
+taken=$(docker compose --profile tls config --format json | python3 -c 'import json, sys
+services = json.load(sys.stdin)["services"]
+folders = {volume["target"]: volume["source"] for volume in services["tls"]["volumes"]}
+print(services["conche"]["build"]["args"]["PYTHON_IMAGE"], folders["/certificates"])')
+python=${taken%% *}
+certificates=${taken#* }
 
 curl -fsS "$base/metrics" | docker compose exec -T prometheus promtool check metrics || fail 'promtool has remarks'
 echo 'lifecycle: promtool has no remark on /metrics'
@@ -25,7 +32,6 @@ docker compose --env-file deploy/compose/milvus.env config --quiet
 # with a base of 150 MB at most. The official slim ones are smaller; the one here may be a larger stand-in.
 docker history --format '{{.Size}} {{.CreatedBy}}' "$image" | grep -v '^0B ' | cut -c1-110
 size=$(docker image inspect -f '{{.Size}}' "$image")
-python=${PYTHON_IMAGE:-python:3.11-slim}
 docker image inspect "$python" >/dev/null 2>&1 || docker pull --quiet "$python" >/dev/null  # what builds may keep it to itself
 base_size=$(docker image inspect -f '{{.Size}}' "$python")
 models=$(docker compose exec -T conche du -sb /opt/conche/models | cut -f1)
@@ -53,10 +59,10 @@ for service in conche replica; do
 c = h.HTTPConnection('127.0.0.1', 8080); c.request('GET', '/faq/lifecycle/entries/proxy'); r = c.getresponse(); assert r.status == 200, r.read()" \
     || fail "$service does not find what was taken in behind the proxy"
 done
-curl -fsS --cacert "$TLS_FOLDER/tls.crt" "https://localhost:8443/readyz" >/dev/null || fail 'no answer over https'
+curl -fsS --cacert "$certificates/tls.crt" "https://localhost:8443/readyz" >/dev/null || fail 'no answer over https'
 services=$(curl -fsS "${base%:*}:9090/api/v1/query" --data-urlencode 'query=count(up{job="conche"} == 1)' | grep -o '"[0-9]*"\]' | tr -dc 0-9)
 [ "$services" = 2 ] || fail "Prometheus sees $services services"
-expiry=$(date -d "$(openssl x509 -enddate -noout -in "$TLS_FOLDER/tls.crt" | cut -d= -f2)" +%s)
+expiry=$(date -d "$(openssl x509 -enddate -noout -in "$certificates/tls.crt" | cut -d= -f2)" +%s)
 told=$(curl -fsS "${base%:*}:9090/api/v1/query" --data-urlencode 'query=conche_tls_certificate_expiry_timestamp_seconds{job="proxy"}' | grep -o '"[0-9]*"\]' | tr -dc 0-9)
 [ "$told" = "$expiry" ] || fail "the proxy's certificate expires at $expiry, and Prometheus believes $told"
 echo 'lifecycle: two services share their FAQ behind the proxy, https is served, Prometheus sees both'

@@ -317,3 +317,12 @@ def test_env_example_names_every_variable_of_the_compose_file() -> None:
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in used
     example = (ROOT / ".env.example").read_text(encoding="utf-8")
     assert set(re.findall(r"^#([A-Z_]+)=", example, re.MULTILINE)) == used
+
+
+def test_the_smoke_takes_from_compose_what_compose_takes_from_a_file() -> None:
+    """A variable that is in `.env` only is in no shell's environment."""
+    of_compose = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
+    assert {"PYTHON_IMAGE", "TLS_FOLDER"} <= of_compose
+    for script in (ROOT / "deploy" / "smoke").glob("*.sh"):
+        own = set(re.findall(r"\$\{?(\w+)", script.read_text(encoding="utf-8")))
+        assert own & of_compose == set(), script
