@@ -48,7 +48,15 @@ def test_the_requests_get_the_answers_that_are_written(tmp_path: Path) -> None:
     blocks = code_blocks(ENGLISH)
     asked = [(block, answer) for block, answer in itertools.pairwise(blocks) if block.startswith("curl")]
     assert len(asked) == 6
-    settings = Settings(models_dir=REPOSITORY / "models", data_dir=tmp_path, precision="float32")
+    settings = Settings.model_validate(
+        {
+            "models_dir": REPOSITORY / "models",
+            "data_dir": tmp_path,
+            # Measurements would choose now this one, now that, and take their time.
+            "engine": "onnxruntime",
+            "batching": {"max_batch_tokens": 2048},
+        }
+    )
     with TestClient(create_app(settings)) as client:
         for command, answer in asked:
             words = shlex.split(command.replace("\\\n", " "))

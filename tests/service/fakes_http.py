@@ -1,10 +1,11 @@
 """The app over tiny real bundles, and a client of it; for tests of routes."""
 
+import tempfile
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -36,6 +37,20 @@ def write_bundles(folder: Path) -> Path:
     return folder
 
 
+# One for each process that runs tests; gone when it ends.
+_CALIBRATIONS: Final = tempfile.TemporaryDirectory(prefix="conche-calibrations-")
+
+
+def share_calibrations(folder: Path) -> Path:
+    """Make data or cache folder ``folder``, its calibrations shared with all others, and return it.
+
+    They are found by what they were measured with, and measuring a model takes longer than most tests.
+    """
+    folder.mkdir(parents=True)
+    (folder / "calibrations").symlink_to(_CALIBRATIONS.name, target_is_directory=True)
+    return folder
+
+
 def tiny_settings(folder: Path, **changes: Any) -> Settings:
     """Settings for what ``write_bundles`` wrote, with a data folder of their own.
 
@@ -47,7 +62,7 @@ def tiny_settings(folder: Path, **changes: Any) -> Settings:
         "ner_bundle": "tiny-ner",
         "classifier_bundle": "tiny-classifier",
         "faq_file": str(folder / "faq.jsonl"),
-        "data_dir": folder / "data" / uuid.uuid4().hex,
+        "data_dir": share_calibrations(folder / "data" / uuid.uuid4().hex),
         "threads": 1,
         # Measurements would choose now this one, now that.
         "engine": "onnxruntime",

@@ -285,7 +285,7 @@ async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None
 
 async def test_the_second_start_does_not_measure_the_model_again(tmp_path: Path) -> None:
     """Nor embed anything: what the first one came to is in the data folder."""
-    settings = tiny_settings(write_bundles(tmp_path))
+    settings = tiny_settings(write_bundles(tmp_path), data_dir=tmp_path / "fresh")
     texts = []
     for _ in range(2):
         metrics = Metrics()
@@ -299,7 +299,6 @@ async def test_the_second_start_does_not_measure_the_model_again(tmp_path: Path)
 async def test_a_damaged_store_stops_the_start_with_its_name(tmp_path: Path) -> None:
     """Rather than a service that answers nothing, or one that begins anew over somebody's entries."""
     settings = tiny_settings(write_bundles(tmp_path))
-    settings.data_dir.mkdir(parents=True)
     (settings.data_dir / "faq.sqlite").write_bytes(b"no database at all")
     with pytest.raises(StartupError, match=r"/search: .*faq\.sqlite.*CONCHE_DATA_DIR"):
         async with open_services(settings, Metrics()):
@@ -313,7 +312,6 @@ async def test_callers_learn_that_the_store_failed_and_not_where_it_lies(
     """A code of its own, and no folder of this machine in any answer; the log names them."""
     folder = write_bundles(tmp_path)
     settings = tiny_settings(folder, on_bundle_error="serve", ner_bundle=str(tmp_path / "elsewhere" / "ner"))
-    settings.data_dir.mkdir(parents=True)
     (settings.data_dir / "faq.sqlite").write_bytes(b"no database at all")
     async with running(settings) as client:
         for method, path in (("POST", "/search"), ("GET", "/faq"), ("PUT", "/faq/shop")):

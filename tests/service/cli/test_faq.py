@@ -11,7 +11,7 @@ from service.cli import main
 from service.faq.entry_files import read_entries
 from service.faq.store import Write
 from service.settings import options
-from tests.service.fakes_http import running, tiny_settings
+from tests.service.fakes_http import running, share_calibrations, tiny_settings
 
 BOM_CSV = b"\xef\xbb\xbf" + "id,question,answer\r\n7,可以开发票吗？,可以。\r\n".encode()
 
@@ -22,7 +22,7 @@ def _tiny_bundles(models_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.setenv("CONCHE_MODELS_DIR", str(models_folder))
     monkeypatch.setenv("CONCHE_EMBEDDING_BUNDLE", "tiny-embedding")
-    monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("CONCHE_DATA_DIR", str(share_calibrations(tmp_path / "data")))
     monkeypatch.setenv("CONCHE_ENGINE", "onnxruntime")
     monkeypatch.chdir(tmp_path)
 

@@ -15,7 +15,7 @@ from service.cli.options import read_settings
 from service.settings import options
 from tests.bundles import write_tiny_ner_bundle
 from tests.fakes import without_home
-from tests.service.fakes_http import running, tiny_settings
+from tests.service.fakes_http import running, share_calibrations, tiny_settings
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,7 @@ def _tiny_bundles(models_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CONCHE_NER_BUNDLE", "tiny-ner")
     monkeypatch.setenv("CONCHE_FAQ_FILE", str(models_folder / "faq.jsonl"))
     monkeypatch.setenv("CONCHE_DATA_DIR", str(tmp_path / "data"))
+    share_calibrations(tmp_path / "cache" / "conche")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CONCHE_ENGINE", "onnxruntime")
 

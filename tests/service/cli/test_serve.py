@@ -21,6 +21,7 @@ import pytest
 from service.app import create_app
 from service.cli.server import Server
 from service.settings import Settings
+from tests.service.fakes_http import share_calibrations
 
 HANG_S = 60  # only stops a hang
 
@@ -34,7 +35,7 @@ def _start(
         "CONCHE_EMBEDDING_BUNDLE": "tiny-embedding",
         "CONCHE_NER_BUNDLE": "tiny-ner",
         "CONCHE_FAQ_FILE": str(models_folder / "faq.jsonl"),
-        "CONCHE_DATA_DIR": str(models_folder / "data" / uuid.uuid4().hex),
+        "CONCHE_DATA_DIR": str(share_calibrations(models_folder / "data" / uuid.uuid4().hex)),
         "CONCHE_ENGINE": "onnxruntime",
         "CONCHE_BATCHING__MAX_BATCH_TOKENS": "2048",
         "CONCHE_PORT": "0",
