@@ -33,9 +33,11 @@ CHART_STAMP := $(CHART_VENV)/.ready-$(call key,requirements/chart.txt requiremen
 create = "$(FOUND)" -m venv \
 	$$([ "$$($(1)/bin/python -c '$(IDENTITY)' 2>/dev/null)" = '$(INTERPRETER)' ] || echo --clear) $(1)
 
-# A file's tests stay in one process, in the order of the files, so that servers they share start once. Each process
-# takes about 1.5 GB. PYTEST_ARGS='-n 0' runs them all in this one, for a debugger.
-PYTEST_BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A file's tests stay in one process, in the order of the files, so that servers they share start once. One more than
+# there are cores, since the one that has Milvus' tests mostly waits; each takes about 1.5 GB. PYTEST_ARGS='-n 0' runs
+# them all in this one, for a debugger.
+PYTEST_BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile \
+	--no-loadscope-reorder
 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
 

@@ -23,10 +23,10 @@ def test_the_vectors_of_plain_http(url: str) -> None:
         np.testing.assert_allclose(conche.embed(TEXTS).numpy(), expected, atol=1e-5)
 
 
-def test_more_texts_than_one_request_takes(url: str) -> None:
+def test_more_texts_than_one_request_takes(url_of_one_with_a_faq: str) -> None:
     """4,097 texts are three requests and one answer."""
     texts = [f"order {number}" for number in range(4097)]
-    with Client(url) as conche:
+    with Client(url_of_one_with_a_faq) as conche:
         found = conche.embed(texts, dimensions=4)
         last = conche.embed(texts[-1], dimensions=4)
     assert len(found) == 4097
