@@ -96,12 +96,14 @@ def documented_headers(*names: str) -> dict[str, dict[str, object]]:
 
 def work_headers(work: RequestWork, *, total_seconds: float) -> dict[str, str]:
     """Headers that tell what an answer took, `WORK_HEADERS`."""
-    milliseconds = {
-        "tokenize": work.tokenize_seconds * 1000,
-        "queue": work.queue_seconds * 1000,
-        "run": work.run_seconds * 1000,
-        "total": total_seconds * 1000,
+    seconds = {
+        "tokenize": work.tokenize_seconds,
+        "queue": work.queue_seconds,
+        "run": work.run_seconds,
+        "total": total_seconds,
     }
+    # Rounded once: 0.9999 ms would be 1.00 in one header and 0 in the other.
+    milliseconds = {name: round(value * 1000, 2) for name, value in seconds.items()}
     values = (
         ", ".join(f"{name};dur={value:.2f}" for name, value in milliseconds.items()),
         str(work.characters),

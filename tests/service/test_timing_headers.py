@@ -6,8 +6,8 @@ import re
 import httpx
 import pytest
 
-from service.request_work import gathering_work, work_of_request
-from service.response_headers import WORK_HEADERS
+from service.request_work import RequestWork, gathering_work, work_of_request
+from service.response_headers import WORK_HEADERS, work_headers
 
 TIMING = re.compile(
     r"tokenize;dur=(\d+\.\d\d), queue;dur=(\d+\.\d\d), run;dur=(\d+\.\d\d), total;dur=(\d+\.\d\d)"
@@ -97,3 +97,17 @@ async def test_the_headers_are_documented(client: httpx.AsyncClient, path: str) 
     headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
     assert set(WORK_HEADERS) <= set(headers)
     assert all(header["description"] for header in headers.values())
+
+
+def test_whole_milliseconds_are_those_of_server_timing() -> None:
+    """0.9999 ms cannot be 1.00 in one header and 0 in the other."""
+    work = RequestWork()
+    work.add_tokenizing(0.0009999, characters=1)
+    work.run_seconds = 0.001999
+    headers = work_headers(work, total_seconds=0.0049951)
+    assert headers["server-timing"] == "tokenize;dur=1.00, queue;dur=0.00, run;dur=2.00, total;dur=5.00"
+    assert [headers[name] for name in ("x-tokenization-time", "x-inference-time", "x-total-time")] == [
+        "1",
+        "2",
+        "5",
+    ]
