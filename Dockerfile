@@ -9,14 +9,16 @@ ARG REQUIREMENTS=serve
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 # Without pip and setuptools: the environment is copied as it is, and nothing is installed into it later.
 RUN python -m venv --without-pip /opt/conche
-# The second engine, on x86-64 (CONCHE_ENGINE): 1 or 0. It adds 101 MB, and to the first start the loading of
+# The second engine, on x86-64 (CONCHE_ENGINE): 1 or 0. It adds 100 MB, and to the first start the loading of
 # each model in both engines; where the processor has AMX it is several times faster, in bfloat16.
 ARG OPENVINO=1
 COPY requirements/build.txt requirements/serve.txt requirements/milvus.txt requirements/openvino.txt requirements/
-# Before the code, so that a change of code does not fetch the dependencies anew.
+# Before the code, so that a change of code does not fetch the dependencies anew. --no-deps, since the locks are whole
+# but for the client of the model hub, which `tokenizers` names.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install --quiet --require-hashes -r requirements/build.txt \
-    && python -m pip --python /opt/conche/bin/python install --quiet --require-hashes -r "requirements/$REQUIREMENTS.txt" \
+    && python -m pip --python /opt/conche/bin/python install --quiet --no-deps --require-hashes \
+        -r "requirements/$REQUIREMENTS.txt" \
     && if [ "$OPENVINO-$(uname -m)" = 1-x86_64 ]; then \
         python -m pip --python /opt/conche/bin/python install --quiet --no-deps --require-hashes -r requirements/openvino.txt; \
     fi
@@ -25,21 +27,9 @@ COPY model model
 COPY service service
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \
     && python -m pip --python /opt/conche/bin/python install --quiet --no-deps --no-index /tmp/wheels/*.whl
-# What serving never loads. 24 MB: NumPy's tests, and ONNX Runtime's tools for making and changing graphs. 35 MB: ONNX
-# Runtime once more, as a library for other languages; Python's module has all of it in itself. 19 MB: the hub's client,
-# which `tokenizers` imports only to download. 79 MB of OpenVINO: other devices than the CPU, formats other than ONNX,
-# headers.
-RUN cd /opt/conche/lib/python3.*/site-packages \
-    && rm -rf onnxruntime/datasets onnxruntime/quantization onnxruntime/tools onnxruntime/transformers \
-        onnxruntime/capi/libonnxruntime.so.* hf_xet huggingface_hub \
-    && find numpy -type d -name tests -prune -exec rm -rf {} + \
-    && if [ -d openvino ]; then \
-        cd openvino && rm -rf cmake include tools torch \
-        && find frontend -mindepth 1 -maxdepth 1 -type d -not -name onnx -exec rm -rf {} + \
-        && find libs -type f -not -name 'libopenvino.so.*' -not -name 'libopenvino_intel_cpu_plugin.so' \
-            -not -name 'libopenvino_onnx_frontend.so.*' -not -name 'libopenvino_ir_frontend.so.*' \
-            -not -name 'libtbb*' -not -name 'libhwloc*' -delete; \
-    fi
+# What serving never loads, 166 MB of it, is taken out again; the script says what and why.
+COPY deploy/slim_image.py /tmp/
+RUN python /tmp/slim_image.py /opt/conche/lib/python3.*/site-packages
 
 FROM ${PYTHON_IMAGE} AS models
 COPY models /models

@@ -71,9 +71,10 @@ setup-serve: $(SERVE_STAMP) ## only the set-up of `make serve`: .venv, without t
 setup-test: $(DEV_STAMP) ## only the set-up of `make test`: .venv-dev, with torch
 
 $(SERVE_STAMP): | require-python
-	@echo "Setting up $(SERVE_VENV) with $(FOUND) (about 260 MB; a minute or so) ..."
+	@echo "Setting up $(SERVE_VENV) with $(FOUND) (about 240 MB; a minute or so) ..."
 	@$(call create,$(SERVE_VENV))
-	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/build.txt -r requirements/serve.txt
+	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --no-deps --require-hashes \
+		-r requirements/build.txt -r requirements/serve.txt
 	@$(SERVE_VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@rm -f $(SERVE_VENV)/.ready-* && touch $@
 
@@ -96,10 +97,11 @@ UV_COMPILE = $(DEV_VENV)/bin/uv pip compile --quiet --universal --python-version
 .PHONY: lock
 lock: setup-test ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1: newest versions)
 	$(UV_COMPILE) requirements/build.in -o requirements/build.txt
-	$(UV_COMPILE) pyproject.toml --extra tracing -o requirements/serve.txt
+	$(UV_COMPILE) pyproject.toml --extra tracing --excludes requirements/without-hub.txt -o requirements/serve.txt
 	$(UV_COMPILE) pyproject.toml requirements/dev.in --extra train --extra openvino --group dev -c requirements/serve.txt \
 		-c requirements/build.txt --excludes requirements/without-torch.txt -o requirements/dev.txt
-	$(UV_COMPILE) pyproject.toml --extra milvus --extra tracing -c requirements/dev.txt -o requirements/milvus.txt
+	$(UV_COMPILE) pyproject.toml --extra milvus --extra tracing -c requirements/dev.txt \
+		--excludes requirements/without-hub.txt -o requirements/milvus.txt
 	$(UV_COMPILE) requirements/openvino.in --no-deps -c requirements/dev.txt -o requirements/openvino.txt
 	$(UV_COMPILE) requirements/chart.in -o requirements/chart.txt
 	$(UV_COMPILE) --no-deps requirements/helm.in -o requirements/helm.txt

@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ("build", "serve", "milvus", "openvino", "dev", "chart", "helm")
@@ -40,6 +42,30 @@ def test_lock_names_no_host(name: str) -> None:
     """Where packages come from is the user's choice, and not the choice of whoever wrote the lock."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
     assert re.findall(r"\w+://\S+|--(?:extra-)?index-url|--find-links|--trusted-host", text) == []
+
+
+@pytest.mark.parametrize("name", ["serve", "milvus"])
+def test_what_is_served_is_whole_but_for_the_hubs_client(name: str) -> None:
+    """They are installed without their dependencies, so that nobody else tells what is missing."""
+    locked = pins(name).keys()
+    wanted = {
+        normalised(requirement.name)
+        for package in locked
+        if _installed_here(package)
+        for requirement in map(Requirement, metadata.requires(package) or [])
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    }
+    assert "huggingface-hub" in wanted
+    assert wanted - locked == {"huggingface-hub"}
+
+
+def _installed_here(package: str) -> bool:
+    """Locks are for other systems and other versions of Python too."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers", "onnx", "safetensors", "pytest"])
