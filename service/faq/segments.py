@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from service.faq.embedded_texts import question_and_answer
 from service.faq.entries import FaqEntry
 from service.faq.filters import Column, Filter
-from service.faq.lexical import LexicalDocument, Postings, lexical_terms
+from service.faq.lexical import LexicalDocument, Postings
 from service.faq.quantised import QuantisedRows
 
 # Filters and fields asked for last are answered from memory; a mask has a byte an entry.
@@ -92,10 +92,7 @@ class Segment:
         rows /= np.float32(2)
         if not np.isfinite(rows).all():
             raise ValueError("a vector is not finite")
-        postings = Postings.of(
-            LexicalDocument(lexical_terms("\n".join(entry.phrasings)), lexical_terms(entry.answer))
-            for entry in entries
-        )
+        postings = Postings.of(LexicalDocument("\n".join(entry.phrasings), entry.answer) for entry in entries)
         return cls(tuple(entries), rows, owners, postings)
 
     @classmethod
