@@ -153,6 +153,46 @@ def test_texts_are_run_together_and_alone(
     assert caught.value.check == "golden-outputs"
 
 
+def three_times_as_many(golden: dict[str, Any]) -> None:
+    """Have as many texts as shipped bundles do."""
+    for name in ("texts", "input_ids"):
+        golden[name] *= 3
+    golden["outputs"] = {name: output * 3 for name, output in golden["outputs"].items()}
+
+
+def test_a_start_runs_each_of_many_texts_once(folder: Path) -> None:
+    """Some beside each other, with padding, and others alone; an export runs each in both ways."""
+    edit(folder, three_times_as_many)
+    bundle = Bundle.load(folder)
+    tokenizer = Tokenizer.from_bundle(bundle)
+    masks: list[NDArray[np.int64]] = []
+
+    def note(batch: TokenBatch, _: NDArray[np.float32]) -> None:
+        if not masks or masks[-1] is not batch.attention_mask:  # else another output of the same run
+            masks.append(batch.attention_mask)
+
+    engine = FaultyEngine(bundle, note)
+    report = check_golden(bundle, tokenizer, engine, once=True)
+    assert sum(len(mask) for mask in masks) == report.texts >= 8
+    assert {1, 4} == {len(mask) for mask in masks}
+    assert any(not mask.all() for mask in masks)
+    masks.clear()
+    check_golden(bundle, tokenizer, engine)
+    assert sum(len(mask) for mask in masks) == 2 * report.texts
+
+
+@pytest.mark.parametrize("spoil", [only_batches, only_single, not_a_number])
+def test_a_start_finds_what_is_wrong_in_either_way(
+    folder: Path, spoil: Callable[[TokenBatch, NDArray[np.float32]], None]
+) -> None:
+    """Running each text once leaves neither way out."""
+    edit(folder, three_times_as_many)
+    bundle = Bundle.load(folder)
+    with pytest.raises(BundleError) as caught:
+        prove(bundle, Tokenizer.from_bundle(bundle), FaultyEngine(bundle, spoil))
+    assert caught.value.check == "golden-outputs"
+
+
 @pytest.mark.parametrize(
     "change",
     [
