@@ -1,4 +1,4 @@
-"""One connection: HTTP/1.1 as uvicorn speaks it, with bounds on what comes before a request is one.
+"""One connection: HTTP/1.1 (`service.cli.http1`), with bounds on what comes before a request is one.
 
 How many connections there are, those in their TLS handshake among them (`service.cli.handshakes`), how long a
 request line with its headers may take and how large it may be, how long somebody may leave an answer unread:
@@ -16,15 +16,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.cli.handshakes import TlsListener
+from service.cli.http1 import Http1Protocol
 from service.errors import ServiceError
 from service.http_errors import (
-    HeadersTooLargeError,
-    MalformedRequestError,
     SlowRequestError,
     TooManyConnectionsError,
     error_response,
@@ -123,14 +120,12 @@ class BoundedServer(uvicorn.Server):
             self.servers.append(cast("asyncio.Server", opened))
 
 
-class Connection(H11Protocol):
+class Connection(Http1Protocol):
     """One connection, from its beginning to its end."""
 
     def __init__(self, *, shared: Connections, **uvicorn: Any) -> None:
-        super().__init__(**uvicorn)
+        super().__init__(limits=shared.limits, **uvicorn)
         self._shared = shared
-        self._limits = shared.limits
-        self.conn = self._parser = _BoundedHead(shared.limits)
         self._address: str | None = None  # counted under it; None = not counted
         self.refused: TooManyConnectionsError | None = None
         self._lingers = False
@@ -201,21 +196,27 @@ class Connection(H11Protocol):
             return
         self._heard = True
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        self._set_timers()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request; do not wait for ever for a body that nobody will read."""
+        self._heard = bool(self.held)
+        super().on_response_complete()
+        self._set_timers()
+
+    def _set_timers(self) -> None:
+        """See which part of a request is awaited now."""
+        if self.part == "head" or (self.part == "between" and self._heard and not self.in_work):
             self._await_head()
         elif self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        if self.conn.their_state is not h11.SEND_BODY and self._body_timer is not None:
+        unread = self.part == "body" and not self.in_work
+        if unread and self._body_timer is None and not self.transport.is_closing():
+            self._body_timer = self.loop.call_later(_LINGER_S, self._cut, "unread_body")
+        elif not unread and self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
-
-    def on_response_complete(self) -> None:
-        """Go on to the next request; do not wait for ever for a body that nobody will read."""
-        self._heard = False
-        super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY and self._body_timer is None:
-            self._body_timer = self.loop.call_later(_LINGER_S, self._cut, "unread_body")
 
     def pause_writing(self) -> None:
         """Begin to wait for a caller who does not read the answer."""
@@ -230,12 +231,8 @@ class Connection(H11Protocol):
             self._answer_timer.cancel()
             self._answer_timer = None
 
-    def send_400_response(self, msg: str) -> None:
+    def fail(self, error: ServiceError) -> None:
         """Answer what is no HTTP request, or too large a one; in JSON, where uvicorn sends text."""
-        del msg
-        error: ServiceError = self._parser.too_large or MalformedRequestError(
-            "this is not an HTTP/1.1 request"
-        )
         self._shared.metrics.on_connection_cut(error.code)
         self._answer_and_close(error)
 
@@ -267,53 +264,12 @@ class Connection(H11Protocol):
 
     def _answer_and_close(self, error: ServiceError) -> None:
         """Say what was wrong, unless an answer has begun: two in one would be taken for one."""
-        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+        if self.part != "body" or not self.cycle.response_started:
             self.transport.write(_answer(error))
+        if self.in_work:  # whose body will not be whole
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
-
-
-class _BoundedHead(h11.Connection):
-    """h11's parser, which bounds a request's head only while it is incomplete.
-
-    Attributes:
-        too_large: why it was refused; None if it was not, or for another reason.
-    """
-
-    def __init__(self, limits: LimitsSettings) -> None:
-        super().__init__(h11.SERVER, limits.max_header_bytes)
-        self._limits = limits
-        self.too_large: HeadersTooLargeError | None = None
-
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """The next part of a request.
-
-        Raises:
-            h11.RemoteProtocolError: it is none, or too large.
-        """
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError as error:
-            if error.error_status_hint == 431:
-                self._refuse_size()
-            raise
-        if isinstance(event, h11.Request):
-            size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
-            if size > self._limits.max_header_bytes:
-                self._refuse_size()
-            if len(event.headers) > self._limits.max_headers:
-                self.too_large = HeadersTooLargeError(
-                    f"a request may have {self._limits.max_headers} headers; setting "
-                    "CONCHE_LIMITS__MAX_HEADERS"
-                )
-            if self.too_large is not None:
-                raise h11.RemoteProtocolError("head too large", error_status_hint=431)
-        return event
-
-    def _refuse_size(self) -> None:
-        self.too_large = HeadersTooLargeError(
-            f"URL and headers are larger than {self._limits.max_header_bytes} bytes; setting "
-            "CONCHE_LIMITS__MAX_HEADER_BYTES"
-        )
 
 
 def _answer(error: ServiceError) -> bytes:

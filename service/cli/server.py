@@ -77,8 +77,6 @@ class Server(BoundedServer):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                # On h11. Not httptools, which drops the body of a request that offers an upgrade to HTTP/2
-                # (as Java's client does), and answers unknown methods without our handlers.
                 http=connections.protocol(),
                 ws="none",
                 log_config=None,
