@@ -4,18 +4,17 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from model.runtime.batch_budget import BudgetTuner
 from model.runtime.bundle import BundleError
-from model.runtime.engine_choice import EngineChooser, EngineUnavailableError, EngineWishes
-from model.runtime.threads import thread_count
+from model.runtime.engine_choice import EngineUnavailableError
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.batching import BatchingLimits
+from service.bundle_reading import BundleReader, compute_threads
 from service.errors import ServiceError, UnavailableError, UnknownModelError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
@@ -234,6 +233,7 @@ async def open_services(
     *,
     faq_folder: Path | None = None,
     cache_folder: Path | None = None,
+    reader: Future[BundleReader] | None = None,
 ) -> AsyncIterator[Services]:
     """Load what ``settings`` name, in worker threads, and close it afterwards.
 
@@ -244,13 +244,15 @@ async def open_services(
         metrics: told about everything that is opened.
         faq_folder: where the FAQ store lies; None = in the data folder.
         cache_folder: where measurements of models are kept; None = in the data folder.
+        reader: what ``service.bundle_reading.begin_reading`` gave, with the same settings; None = nothing was
+            read yet.
 
     Raises:
         StartupError: the engine that is set is not there; a bundle, the FAQ store or the FAQ file cannot be
             used and ``on_bundle_error`` says to stop; or there is no bundle at all.
     """
     async with AsyncExitStack() as stack:
-        threads = thread_count() if settings.threads == "auto" else settings.threads
+        threads = compute_threads(settings)
         # asyncio would start a thread for each core of the host, whatever the quota. Two at least, or one
         # large search would hold up all others.
         asyncio.get_running_loop().set_default_executor(
@@ -262,10 +264,7 @@ async def open_services(
         models = LoadedModels(
             budget=budget,
             limits=_batching_limits(settings),
-            budgets=BudgetTuner(
-                settings.batching.batch_tokens(), threads=threads, folder=cache_folder / "engines"
-            ),
-            engines=await asyncio.to_thread(_engines, settings, threads, cache_folder / "engines"),
+            reader=await asyncio.to_thread(_reader, settings, cache_folder, reader),
             observers=metrics,
         )
         services = Services(threads, models)
@@ -301,10 +300,9 @@ async def _beside_each_other(*parts: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait(tasks)
 
 
-def _engines(settings: Settings, threads: int, folder: Path) -> EngineChooser:
-    wishes = EngineWishes(settings.engine, settings.precision, settings.providers())
+def _reader(settings: Settings, cache_folder: Path, begun: Future[BundleReader] | None) -> BundleReader:
     try:
-        return EngineChooser(wishes, threads=threads, folder=folder)
+        return BundleReader.of(settings, cache_folder) if begun is None else begun.result()
     except EngineUnavailableError as error:
         raise StartupError(
             f"CONCHE_ENGINE={settings.engine}, CONCHE_PRECISION={settings.precision}, "

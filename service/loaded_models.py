@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from model.runtime.batch_budget import BatchBudget, BudgetTuner
-from model.runtime.bundle import Bundle, BundleError, Manifest, discover
+from model.runtime.batch_budget import BatchBudget
+from model.runtime.bundle import Manifest
 from model.runtime.engine import Engine, return_freed_memory
-from model.runtime.engine_choice import EngineChoice, EngineChooser
-from model.runtime.tokenization import Tokenizer
+from model.runtime.engine_choice import EngineChoice
 from service.batching import BatchingLimits
+from service.bundle_reading import BundleReader
 from service.errors import ConflictError, UnknownModelError
 from service.inference import (
     Classifier,
@@ -73,7 +72,7 @@ class LoadedModel:
         choice: why that one.
         batch_budget: how many tokens its batches have.
         memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top. At
-            the start the FAQ's index grows beside the models that follow the embedders.
+            the start other parts of the service grow beside it.
         loaded_at: ISO 8601, UTC.
     """
 
@@ -90,9 +89,8 @@ class LoadedModels:
 
     Args:
         budget: the threads that compute; outlives the models.
-        limits: of each model's queue.
-        budgets: how many tokens each model's batches have, in place of what ``limits`` says.
-        engines: opens what a bundle runs on.
+        limits: of each model's queue; how many tokens its batches have, the reader says.
+        reader: reads bundles; closed with the models.
         observers: makes what is told of a model's work.
     """
 
@@ -101,14 +99,12 @@ class LoadedModels:
         *,
         budget: ComputeBudget,
         limits: BatchingLimits,
-        budgets: BudgetTuner,
-        engines: EngineChooser,
+        reader: BundleReader,
         observers: Observers,
     ) -> None:
         self._budget = budget
         self._limits = limits
-        self._budgets = budgets
-        self._engines = engines
+        self._reader = reader
         self._observers = observers
         self._loaded: dict[str, LoadedModel] = {}
         self._changing = asyncio.Lock()
@@ -138,14 +134,7 @@ class LoadedModels:
 
         No weights are read for it. A bundle that cannot be used is not measured.
         """
-        return await asyncio.to_thread(lambda: any(map(self._is_to_measure, paths)))
-
-    def _is_to_measure(self, path: Path) -> bool:
-        try:
-            bundle = Bundle.load(path, verify_hashes=False)
-        except BundleError:
-            return False
-        return self._engines.is_to_measure(bundle) or self._budgets.is_to_measure(bundle)
+        return await asyncio.to_thread(lambda: any(map(self._reader.is_to_measure, paths)))
 
     async def load(self, path: Path, kind: ServedKind | None = None) -> ServedModel:
         """Load a bundle, prove that it computes what it should, and serve it; the others go on meanwhile.
@@ -160,27 +149,28 @@ class LoadedModels:
             ValueError: it is not of that kind.
         """
         async with self._changing:
-            before = resident_bytes()
-            bundle, tokenizer, engine, choice, batch_budget = await asyncio.to_thread(self._read, path)
-            name = bundle.manifest.name
+            read = await asyncio.to_thread(self._reader.read, path)
+            manifest = read.bundle.manifest
+            name = manifest.name
             try:
-                served = _kind_of(bundle.manifest, kind)
+                served = _kind_of(manifest, kind)
                 self._refuse_twice(name)
                 model = served.from_bundle(
-                    bundle,
-                    tokenizer,
-                    engine,
+                    read.bundle,
+                    read.tokenizer,
+                    read.engine,
                     budget=self._budget,
-                    limits=replace(self._limits, max_batch_tokens=batch_budget.tokens),
-                    observer=self._observers.observe_model(bundle.manifest),
+                    limits=replace(self._limits, max_batch_tokens=read.batch_budget.tokens),
+                    observer=self._observers.observe_model(manifest),
                 )
             except BaseException:
-                engine.close()
+                read.engine.close()
                 raise
             model.start()
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            grown = max(0, resident_bytes() - before)
-            self._loaded[name] = LoadedModel(model, engine, choice, batch_budget, grown, now)
+            self._loaded[name] = LoadedModel(
+                model, read.engine, read.choice, read.batch_budget, read.memory_bytes, now
+            )
             return model
 
     async def unload(self, name: str, *, within_s: float) -> None:
@@ -208,21 +198,6 @@ class LoadedModels:
             del loaded  # with its tokenizer: what is freed can be given back
             await asyncio.to_thread(return_freed_memory)
 
-    def _read(self, path: Path) -> tuple[Bundle, Tokenizer, Engine, EngineChoice, BatchBudget]:
-        """Load a bundle and prove that it computes what it did when it was written; this warms it up, too."""
-        if not path.exists():
-            there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
-            raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
-        bundle = Bundle.load(path)
-        tokenizer = Tokenizer.from_bundle(bundle)
-        engine, choice = self._engines.open(bundle, tokenizer)
-        try:
-            batch_budget = self._budgets.budget(bundle, engine, tokenizer.pad_token_id)
-        except BaseException:
-            engine.close()
-            raise
-        return bundle, tokenizer, engine, choice, batch_budget
-
     def _refuse_twice(self, name: str) -> None:
         if name in self._loaded:
             raise ModelLoadedError(f"a model {name} is loaded already; unload it first", param="model")
@@ -230,6 +205,7 @@ class LoadedModels:
     async def close(self, within_s: float) -> None:
         """Unload all, within one deadline."""
         ends_at = time.monotonic() + within_s
+        self._reader.close()
         for name in list(self._loaded):
             with suppress(UnknownModelError):  # an operator was quicker
                 await self.unload(name, within_s=max(0.0, ends_at - time.monotonic()))
@@ -242,12 +218,3 @@ def _kind_of(manifest: Manifest, wanted: ServedKind | None) -> ServedKind:
     if wanted is not None and not issubclass(kind, wanted):
         raise ValueError(f"{manifest.name} is no {_CALLED[wanted]}")
     return kind
-
-
-def resident_bytes() -> int:
-    """Of this process; 0 where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

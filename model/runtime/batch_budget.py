@@ -92,7 +92,11 @@ class BudgetTuner:
             return BatchBudget(self._tokens, "set")
         name = bundle.manifest.name
         key = f"{network_key(bundle.manifest)} {engine.name} {engine.precision}"
-        if (known := self._measured.get(key) or self._recall(bundle, engine)) is not None:
+        known, kept = self._measured.get(key), self._recall(bundle, engine)
+        if known is not None and kept is None:
+            # Under this bundle's name too: the next start asks before it has read another of this network.
+            self._keep(bundle, engine, known)
+        if (known := known or kept) is not None:
             self._measured.setdefault(key, known)
             logger.info("%s runs batches of %d tokens, measured before", name, known.tokens)
             return known

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -53,10 +54,14 @@ def serve(**flags: str | None) -> None:
             metrics_listener = stack.enter_context(
                 _bind(settings.host, settings.metrics_port, "metrics_port")
             )
-        if settings.workers == 1:
-            code = _serve(settings, listener, metrics_listener)
-        else:
-            code = _supervise(settings, listener, metrics_listener)
+        try:
+            if settings.workers == 1:
+                code = _serve(settings, listener, metrics_listener)
+            else:
+                code = _supervise(settings, listener, metrics_listener)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code  # models may be loading, in threads that an exit as usual would run into
     process.end(code)
 
 
@@ -102,15 +107,18 @@ def _serve(
     Raises:
         click.ClickException: what is needed cannot be used.
     """
+    from service.bundle_reading import begin_reading
+
+    reader = begin_reading(settings)  # beside all that is imported from here on
     from service.app import create_app, create_metrics_app
     from service.cli.metrics_server import MetricsServer
     from service.cli.server import Server
-    from service.lifespan import StartupError
+    from service.lifespan import StartupError, open_services
 
     _allow_open_files(settings.limits.max_connections)
     try:
         tls = _tls(settings)
-        app = create_app(settings, team=link)
+        app = create_app(settings, services=partial(open_services, reader=reader), team=link)
         server = Server(settings, app, tls=tls, link=link, began_at=began_at)
         if metrics_listener is not None:
             server.metrics_server = MetricsServer(

@@ -7,12 +7,13 @@ from fastapi import APIRouter, Body, Depends, Path
 from model.runtime.bundle import BundleError, discover
 from service.absence import AdminOffError
 from service.admin_schemas import LOAD_EXAMPLES, LoadedModelBody, LoadedModelsResponse, LoadRequest
+from service.bundle_reading import resident_bytes
 from service.dependencies import ServicesDep, SettingsDep, TeamDep
 from service.errors import ConflictError, InvalidInputError, UnknownModelError
 from service.http_errors import TEXT_ERRORS, documented
 from service.json_body import StrictJsonRoute
 from service.lifespan import Services
-from service.loaded_models import LoadedModel, ModelLoadedError, resident_bytes
+from service.loaded_models import LoadedModel, ModelLoadedError
 
 
 class BundleRefusedError(InvalidInputError):

@@ -13,13 +13,13 @@ from model.runtime.batch_budget import BudgetTuner
 from model.runtime.bundle import Bundle
 from model.runtime.engine_choice import EngineChooser
 from service import lifespan
+from service.bundle_reading import BundleReader
 from service.errors import UnavailableError
 from service.faq.calibration import texts_to_measure
 from service.faq.entries import FaqEntry
 from service.faq.store import FaqStore
 from service.inference import EmbeddingOptions
 from service.lifespan import Services, StartupError, open_services
-from service.loaded_models import LoadedModels
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.bundles import refresh_manifest
@@ -55,18 +55,18 @@ async def test_the_tagger_is_loaded_beside_the_faq(
 ) -> None:
     """Each leaves the processor to the other for half of its time, and somebody waits for the start."""
     both = threading.Barrier(2, timeout=HANG_LIMIT_S)
-    read, open_store = LoadedModels._read, lifespan.open_faq_store
+    read, open_store = BundleReader.read, lifespan.open_faq_store
 
-    def read_beside(models: LoadedModels, path: Path) -> object:
+    def read_beside(reader: BundleReader, path: Path) -> object:
         if path.name == "tiny-ner":
             both.wait()
-        return read(models, path)
+        return read(reader, path)
 
     def open_store_beside(settings: Settings, folder: Path) -> FaqStore:
         both.wait()
         return open_store(settings, folder)
 
-    monkeypatch.setattr(LoadedModels, "_read", read_beside)
+    monkeypatch.setattr(BundleReader, "read", read_beside)
     monkeypatch.setattr(lifespan, "open_faq_store", open_store_beside)
     settings = tiny_settings(models_folder, faq_file="none")
     async with open_services(settings, Metrics()) as services:
@@ -81,10 +81,10 @@ async def test_a_model_that_is_measured_is_loaded_before_the_faq(
     """Embedding beside it takes the cores that are measured, and what comes of it is kept."""
     order: list[str] = []
     asked: list[str] = []
-    read, open_store = LoadedModels._read, lifespan.open_faq_store
+    read, open_store = BundleReader.read, lifespan.open_faq_store
 
-    def note_read(models: LoadedModels, path: Path) -> object:
-        found = read(models, path)
+    def note_read(reader: BundleReader, path: Path) -> object:
+        found = read(reader, path)
         order.append(path.name)
         return found
 
@@ -97,7 +97,7 @@ async def test_a_model_that_is_measured_is_loaded_before_the_faq(
         return bundle.manifest.name == "tiny-classifier"
 
     monkeypatch.setattr(measures, "is_to_measure", is_to_measure)
-    monkeypatch.setattr(LoadedModels, "_read", note_read)
+    monkeypatch.setattr(BundleReader, "read", note_read)
     monkeypatch.setattr(lifespan, "open_faq_store", note_store)
     async with open_services(tiny_settings(models_folder, faq_file="none"), Metrics()):
         pass
@@ -113,14 +113,14 @@ async def test_a_broken_tagger_is_told_of_before_the_faq_is_loaded(
     (folder / "tiny-ner" / "manifest.json").write_text("{}", encoding="utf-8")
     given_up = asyncio.Event()
     stores: list[FaqStore] = []
-    read, open_store = LoadedModels._read, lifespan.open_faq_store
+    read, open_store = BundleReader.read, lifespan.open_faq_store
     loop = asyncio.get_running_loop()
     begun = threading.Event()
 
-    def read_late(models: LoadedModels, path: Path) -> object:
+    def read_late(reader: BundleReader, path: Path) -> object:
         if path.name == "tiny-ner":
             begun.wait(HANG_LIMIT_S)
-        return read(models, path)
+        return read(reader, path)
 
     def keep_store(settings: Settings, folder: Path) -> FaqStore:
         stores.append(open_store(settings, folder))
@@ -133,7 +133,7 @@ async def test_a_broken_tagger_is_told_of_before_the_faq_is_loaded(
         finally:
             given_up.set()
 
-    monkeypatch.setattr(LoadedModels, "_read", read_late)
+    monkeypatch.setattr(BundleReader, "read", read_late)
     monkeypatch.setattr(lifespan, "open_faq_store", keep_store)
     monkeypatch.setattr(lifespan, "bring_in", embed_for_ever)
     async with asyncio.timeout(HANG_LIMIT_S):
@@ -153,15 +153,15 @@ async def test_a_broken_faq_is_told_of_while_the_tagger_is_loaded(
     (folder / "faq.jsonl").write_text(UNREADABLE, encoding="utf-8")
     gate = threading.Event()
     ended: list[Path] = []
-    read = LoadedModels._read
+    read = BundleReader.read
 
-    def read_for_ever(models: LoadedModels, path: Path) -> object:
+    def read_for_ever(reader: BundleReader, path: Path) -> object:
         if path.name == "tiny-ner":
             gate.wait(HANG_LIMIT_S)
             ended.append(path)
-        return read(models, path)
+        return read(reader, path)
 
-    monkeypatch.setattr(LoadedModels, "_read", read_for_ever)
+    monkeypatch.setattr(BundleReader, "read", read_for_ever)
     try:
         with pytest.raises(StartupError, match="/search: FAQ file"):
             async with open_services(tiny_settings(folder), Metrics()):

@@ -132,6 +132,18 @@ def test_what_is_to_be_measured_is_known_before(
     assert caplog.records == []
 
 
+def test_what_was_taken_over_is_known_at_the_next_start(
+    clocked: Clocked, bundle: Bundle, tmp_path: Path
+) -> None:
+    """Models are read ahead where nothing is to be measured, and none has been read yet then."""
+    engine = clocked({512: 100, 1024: 99})
+    tuner = BudgetTuner(None, threads=1, folder=tmp_path)
+    other = replace(bundle, digest="of another one")
+    for each in (bundle, other):
+        tuner.budget(each, engine, 0)  # type: ignore[arg-type]
+    assert not BudgetTuner(None, threads=1, folder=tmp_path).is_to_measure(other)
+
+
 @pytest.mark.parametrize("damage", ["", "[]", '{"circumstances": {}}', "no JSON"])
 def test_a_record_that_cannot_be_read_is_made_anew(
     clocked: Clocked, bundle: Bundle, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

@@ -7,9 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model.runtime.batch_budget import BudgetTuner
-from model.runtime.engine_choice import EngineChooser, EngineWishes
 from service.batching import BatchingLimits
+from service.bundle_reading import BundleReader
 from service.inference import ComputeBudget
 from service.lifespan import Services, open_services
 from service.loaded_models import LoadedModels
@@ -84,12 +83,10 @@ async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
 
     @asynccontextmanager
     async def nothing(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
-        del settings
         models = LoadedModels(
             budget=ComputeBudget(),
             limits=BatchingLimits(),
-            budgets=BudgetTuner(None, threads=1),
-            engines=EngineChooser(EngineWishes("onnxruntime"), threads=1),
+            reader=BundleReader.of(settings),
             observers=metrics,
         )
         yield Services(threads=1, models=models)
