@@ -33,6 +33,9 @@ CHART_STAMP := $(CHART_VENV)/.ready-$(call key,requirements/chart.txt requiremen
 create = "$(FOUND)" -m venv \
 	$$([ "$$($(1)/bin/python -c '$(IDENTITY)' 2>/dev/null)" = '$(INTERPRETER)' ] || echo --clear) $(1)
 
+# Where this is set, every process that a test starts compiles the packages anew, half of what its start costs.
+export PYTHONDONTWRITEBYTECODE =
+
 # A file's tests stay in one process, in the order of the files, so that servers they share start once. One more than
 # there are cores, since the one that has Milvus' tests mostly waits; each takes about 1.5 GB. PYTEST_ARGS='-n 0' runs
 # them all in this one, for a debugger.
