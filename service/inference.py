@@ -813,15 +813,18 @@ def finish_vectors(
         InferenceError: a vector holds NaN or an infinity, or has no direction.
     """
     vectors = np.stack(pooled)[:, : options.dimensions].astype(np.float64)
+    # Squares of float32 numbers and their sum fit into float64: not finite, or zero, only if the vector is.
+    squares = np.einsum("nd,nd->n", vectors, vectors)
+    usable = np.isfinite(squares)
     if options.normalize:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            vectors *= (1.0 - _UNIT_MARGIN) / np.linalg.norm(vectors, axis=1, keepdims=True)
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        index = first + int(np.argmin(finite))
+        usable &= squares > 0
+    if not usable.all():
+        index = first + int(np.argmin(usable))
         raise InferenceError(
             f"the model gave no usable vector for item {index}: it is not finite, or zero", index=index
         )
+    if options.normalize:
+        vectors *= ((1.0 - _UNIT_MARGIN) / np.sqrt(squares))[:, np.newaxis]
     return vectors.astype(np.float32)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote_to_bytes
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -263,7 +263,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun = True
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self._request_id
+            headers = message["headers"] = list(message.get("headers", ()))
+            headers.append((b"x-request-id", self._request_id.encode("latin-1")))
         await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self.complete = True
@@ -423,8 +424,11 @@ def _refuse_other_encodings(scope: Scope) -> None:
         MalformedUrlError: the path or the query has such bytes.
     """
     for part, name in (("raw_path", "path"), ("query_string", "query")):
+        spelt: bytes = scope.get(part) or b""
+        if b"%" not in spelt and spelt.isascii():
+            continue
         try:
-            unquote_to_bytes(scope.get(part) or b"").decode()
+            unquote_to_bytes(spelt).decode()
         except UnicodeDecodeError:
             raise MalformedUrlError(f"the {name} of the URL is not percent-encoded UTF-8") from None
 

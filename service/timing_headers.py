@@ -2,7 +2,6 @@
 
 import time
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.request_trace import trace_of_request
@@ -27,7 +26,9 @@ class TimingHeaders:
             async def send_with_times(message: Message) -> None:
                 if message["type"] == "http.response.start" and work.used:
                     total = time.perf_counter() - started_at
-                    MutableHeaders(scope=message).update(work_headers(work, total_seconds=total))
+                    told = work_headers(work, total_seconds=total).items()
+                    added = ((name.encode(), value.encode()) for name, value in told)
+                    message["headers"] = [*message.get("headers", ()), *added]
                 await send(message)
 
             try:
