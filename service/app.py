@@ -58,9 +58,10 @@ if TYPE_CHECKING:  # newer than the oldest FastAPI that will do, to which the ar
 
 OpenServices = Callable[[Settings, Metrics], AbstractAsyncContextManager[Services]]
 
+# Those asked most come first: a request is compared with the routes one by one.
 ROUTERS = [
     module.router
-    for module in (embed, search, ner, classify, faq, openai, tei, admin, health, info, metrics, docs)
+    for module in (embed, openai, search, ner, tei, classify, faq, health, admin, info, metrics, docs)
 ]
 KEY_ERRORS = (UnauthorizedError, ForbiddenError, RateLimitedError, TooManyConcurrentError)
 
