@@ -8,6 +8,7 @@ over is proved by the golden texts like any other.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import logging
 import time
@@ -107,12 +108,15 @@ class EngineChoice:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def candidates(wishes: EngineWishes, processor: Processor | None = None) -> tuple[Candidate, ...]:
+def candidates(
+    wishes: EngineWishes, processor: Processor | None = None, folder: Path | None = None
+) -> tuple[Candidate, ...]:
     """What this machine has of what is wished for, at least one; the reference first, if it is among them.
 
     Args:
         wishes: of the operator.
         processor: None = this machine's.
+        folder: where what OpenVINO can do is kept; None = it is asked.
 
     Raises:
         EngineUnavailableError: nothing, or not what is asked for by name.
@@ -133,7 +137,7 @@ def candidates(wishes: EngineWishes, processor: Processor | None = None) -> tupl
     found = [
         candidate
         for engine in _engines(wishes.engine)
-        for candidate in _precisions(engine, processor)
+        for candidate in _precisions(engine, processor, folder)
         if wishes.precision in {"auto", candidate.precision}
     ]
     if not found:
@@ -165,16 +169,52 @@ def _lacks_openvino(wishes: EngineWishes, processor: Processor) -> bool:
     )
 
 
-def _precisions(engine: EngineName, processor: Processor) -> list[Candidate]:
+def _precisions(engine: EngineName, processor: Processor, folder: Path | None) -> list[Candidate]:
     if engine == "openvino":
-        # Here and not at the top: it takes 25 MB, and need not be installed.
-        from model.runtime import openvino_engine  # noqa: PLC0415
-
-        bfloat16 = openvino_engine.multiplies_bfloat16()
+        bfloat16 = _openvino_multiplies_bfloat16(processor, folder)
     else:
         bfloat16 = multiplies_bfloat16(processor)
     precisions: Sequence[Precision] = get_args(Precision) if bfloat16 else ("float32",)
     return [Candidate(engine, precision) for precision in precisions]
+
+
+def _openvino_multiplies_bfloat16(processor: Processor, folder: Path | None) -> bool:
+    """As OpenVINO itself says, now or at an earlier start with this version and processor."""
+    circumstances = {
+        "version": _openvino_version(),
+        "processor": processor.name,
+        "features": _digest_of_features(processor),
+    }
+    path = None if folder is None else folder / "openvino.json"
+    what = "what OpenVINO can do here"
+
+    def read(record: Any) -> bool | None:
+        if record["circumstances"] != circumstances:
+            return None
+        return {"bfloat16": True, "no bfloat16": False}[record["has"]]
+
+    if (known := read_record(path, what, read)) is not None:
+        return known
+    # Here and not at the top: it takes a quarter of a second and 25 MB, and need not be installed.
+    from model.runtime import openvino_engine  # noqa: PLC0415
+
+    has = openvino_engine.multiplies_bfloat16()
+    write_record(path, what, {"circumstances": circumstances, "has": "bfloat16" if has else "no bfloat16"})
+    return has
+
+
+def _openvino_version() -> str:
+    """As ``openvino_engine.version`` has it, without importing OpenVINO where its package tells."""
+    try:
+        return importlib.metadata.version("openvino").split("-", 1)[0]
+    except importlib.metadata.PackageNotFoundError:  # a folder that no package manager put there
+        from model.runtime import openvino_engine  # noqa: PLC0415 - see above
+
+        return openvino_engine.version()
+
+
+def _digest_of_features(processor: Processor) -> str:
+    return hashlib.sha256(" ".join(sorted(processor.features)).encode()).hexdigest()
 
 
 def open_engine(
@@ -206,7 +246,7 @@ class EngineChooser:
 
     def __init__(self, wishes: EngineWishes, *, threads: int, folder: Path | None = None) -> None:
         self._processor = read_processor()
-        self._candidates = candidates(wishes, self._processor)
+        self._candidates = candidates(wishes, self._processor, folder)
         if _lacks_openvino(wishes, self._processor):
             logger.info(
                 "this processor has bfloat16, in which OpenVINO, an extra, computes several times faster: %s",
@@ -316,14 +356,11 @@ class EngineChooser:
         """What a choice depends on, beside the bundle."""
         versions = {"onnxruntime": ort.__version__}
         if any(candidate.engine == "openvino" for candidate in self._candidates):
-            from model.runtime import openvino_engine  # noqa: PLC0415 - see above
-
-            versions["openvino"] = openvino_engine.version()
-        features = " ".join(sorted(self._processor.features))
+            versions["openvino"] = _openvino_version()
         return {
             "procedure": _PROCEDURE,
             "processor": self._processor.name,
-            "features": hashlib.sha256(features.encode()).hexdigest(),
+            "features": _digest_of_features(self._processor),
             "threads": self._threads,
             "versions": versions,
             "candidates": [str(candidate) for candidate in self._candidates],

@@ -75,6 +75,22 @@ def test_candidates_are_what_is_wished_for_and_there(
     assert candidates(wishes, PLAIN) == expected
 
 
+def test_openvino_is_asked_once_for_what_it_can_do(
+    bfloat16: Callable[[bool], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To import it takes memory and time, even where another engine is chosen."""
+    bfloat16(True)
+    found = candidates(EngineWishes(), PLAIN, tmp_path)
+    assert OPENVINO_BF16 in found
+    bfloat16(False)
+    assert candidates(EngineWishes(), PLAIN, tmp_path) == found
+    assert OPENVINO_BF16 not in candidates(EngineWishes(), ARM, tmp_path)
+    monkeypatch.setattr(engine_choice, "_openvino_version", lambda: "2099.1")
+    assert OPENVINO_BF16 not in candidates(EngineWishes(), PLAIN, tmp_path)
+    (tmp_path / "openvino.json").write_text('{"circumstances": {}}', encoding="utf-8")
+    assert OPENVINO_BF16 not in candidates(EngineWishes(), PLAIN, tmp_path)
+
+
 def test_onnx_runtimes_bfloat16_is_arms(bfloat16: Callable[[bool], None]) -> None:
     """There OpenVINO may have none."""
     bfloat16(False)
@@ -233,7 +249,7 @@ def test_a_second_start_remembers(scene: Scene) -> None:
 def test_a_choice_is_for_its_circumstances(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A data folder moves to other machines, and images to other versions."""
     scene.open()
-    monkeypatch.setattr(openvino_engine, "version", lambda: "2099.1")
+    monkeypatch.setattr(engine_choice, "_openvino_version", lambda: "2099.1")
     scene.open()
     monkeypatch.setattr(engine_choice, "read_processor", lambda: PLAIN)
     scene.open()
@@ -246,7 +262,7 @@ def test_a_damaged_file_is_made_anew(scene: Scene, content: str) -> None:
     """It is a cache: nothing is lost with it."""
     scene.open()
     assert scene.folder is not None
-    (path,) = scene.folder.iterdir()
+    path = scene.folder / f"{scene.bundle.digest}.json"
     path.write_text(content, encoding="utf-8")
     assert scene.open()[1].how == "measured"
     assert json.loads(path.read_bytes())["chosen"] == {"engine": "openvino", "precision": "float32"}

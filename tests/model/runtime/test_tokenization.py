@@ -22,6 +22,13 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tiny_tokenizer())
 
 
+@pytest.mark.parametrize(("ids", "size"), [((0, 1, 2), 3), ((0, 1, 7), 8), ((3, 4, 5), 6)])
+def test_the_vocabulary_ends_after_the_highest_id(ids: tuple[int, ...], size: int) -> None:
+    """Some have gaps."""
+    raw = RawTokenizer(models.WordLevel(dict(zip(["<pad>", "a", "b"], ids, strict=True)), unk_token="a"))
+    assert Tokenizer(raw).vocab_size == size
+
+
 def byte_level() -> Tokenizer:
     """As RoBERTa: bytes as characters, and the space before a word is part of its token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
