@@ -27,6 +27,7 @@ from service.http_errors import (
     MethodNotAllowedError,
     RequestTimeoutError,
     UnknownPathError,
+    document_bodies,
     documented_codes,
     install_error_handlers,
     status_of,
@@ -166,9 +167,10 @@ def create_app(
 
     # Added last = outermost.
     app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes, within_s=settings.limits.body_seconds)
+    _document(app, document_bodies)
     if keys is not None:
         app.add_middleware(Access, keys=keys, routes=routes, metrics_need_key=settings.metrics_need_key)
-        _document_keys(app, metrics_need_key=settings.metrics_need_key)
+        _document(app, partial(document_keys, metrics_need_key=settings.metrics_need_key))
     origins = settings.allowed_origins()
     if origins:
         app.add_middleware(Preflight, origins=origins)
@@ -210,6 +212,7 @@ def create_metrics_app(settings: Settings, registry: Metrics, *, team: Team | No
     install_error_handlers(app, metrics.router.routes)
     # Of its own: it runs in another thread, and the file is read when a key is looked for.
     keys = _open_keys(settings, registry) if settings.metrics_need_key else None
+    _document(app, document_bodies)
     if keys is not None:
         app.add_middleware(Access, keys=keys, routes=metrics.router.routes, metrics_need_key=True)
     _add_context(app, settings, registry)
@@ -279,12 +282,13 @@ def _open_keys(settings: Settings, metrics: Metrics) -> KeyRing | None:
     return keys
 
 
-def _document_keys(app: FastAPI, *, metrics_need_key: bool) -> None:
-    without_keys = app.openapi
+def _document(app: FastAPI, add: Callable[[dict[str, Any]], None]) -> None:
+    """Have ``add`` change the OpenAPI document, once it is asked for."""
+    without = app.openapi
 
-    def with_keys() -> dict[str, Any]:
+    def with_more() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document_keys(without_keys(), metrics_need_key=metrics_need_key)
+            add(without())
         return app.openapi_schema or {}
 
-    app.openapi = with_keys  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    app.openapi = with_more  # type: ignore[method-assign]  # as FastAPI's documentation has it
