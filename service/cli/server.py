@@ -7,6 +7,7 @@ supervisor starts a process that ended anew, and only some of them look at a pro
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -60,6 +61,7 @@ class Server(BoundedServer):
         tls: TlsFiles | None = None,
         link: WorkerLink | None = None,
         began_at: float | None = None,
+        collection: tuple[int, int, int] | None = None,
     ) -> None:
         """Serve ``app``; nothing is loaded before `run_until_stopped`.
 
@@ -69,6 +71,7 @@ class Server(BoundedServer):
             tls: for https; None = plain HTTP.
             link: to the supervisor of several workers, which this is one of; None = by itself.
             began_at: when the start began, as ``time.perf_counter`` tells it; None = now.
+            collection: ``gc``'s thresholds once the start is over; None = as they are.
         """
         metrics: Metrics = app.state.metrics
         connections = Connections(settings.limits, metrics)
@@ -98,6 +101,7 @@ class Server(BoundedServer):
         if link is not None:
             link.on_hurry(self._stop_at_once)
         self._began_at = time.perf_counter() if began_at is None else began_at
+        self._collection = collection
         self._forced_by: int | None = None
         self._stopped_by: int | None = None
         self._lost_since: float | None = None
@@ -147,6 +151,9 @@ class Server(BoundedServer):
                 leave(self.exit_code)  # what is still loading cannot be stopped, and would be waited for
             raise
         self._watchdog.started()
+        gc.freeze()  # what is there stays: no collection is to look at it again
+        if self._collection is not None:
+            gc.set_threshold(*self._collection)
         if self.started and sockets:
             self.exit_code = 0
             seconds = time.perf_counter() - self._began_at
