@@ -18,7 +18,7 @@ from model.runtime.batch_budget import BatchBudget, BudgetTuner
 from model.runtime.bundle import Bundle, BundleError, discover
 from model.runtime.engine_choice import EngineChoice, EngineChooser, EngineWishes
 from model.runtime.threads import thread_count
-from model.runtime.tokenization import Tokenizer
+from model.runtime.tokenization import Tokenizer, Vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,6 +61,7 @@ class BundleReader:
     def __init__(self, *, engines: EngineChooser, budgets: BudgetTuner) -> None:
         self._engines = engines
         self._budgets = budgets
+        self._vocabularies = Vocabularies()
         self._begun: dict[Path, Future[ReadBundle]] = {}
 
     @classmethod
@@ -125,7 +126,7 @@ class BundleReader:
             raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
         before = resident_bytes()
         bundle = Bundle.load(path)
-        tokenizer = Tokenizer.from_bundle(bundle)
+        tokenizer = Tokenizer.from_bundle(bundle, vocabularies=self._vocabularies)
         engine, choice = self._engines.open(bundle, tokenizer)
         try:
             batch_budget = self._budgets.budget(bundle, engine, tokenizer.pad_token_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -209,7 +208,7 @@ def test_a_disk_that_fails_while_hashing_is_named(folder: Path, monkeypatch: pyt
     def fail(*_: object) -> object:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(hashlib, "file_digest", fail)
+    monkeypatch.setattr("model.runtime.bundle._sha256", fail)
     assert "tiny/LICENSE: Input/output error" in str(refusal(folder))
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as RawTokenizer
 
+from model.runtime import tokenization
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.tokenization import TokenizedText, Tokenizer, UnknownIdError
+from model.runtime.tokenization import TokenizedText, Tokenizer, UnknownIdError, Vocabularies
 from tests.bundles import refresh_manifest, tiny_tokenizer, write_tiny_ner_bundle
 
 
@@ -27,6 +32,75 @@ def test_the_vocabulary_ends_after_the_highest_id(ids: tuple[int, ...], size: in
     """Some have gaps."""
     raw = RawTokenizer(models.WordLevel(dict(zip(["<pad>", "a", "b"], ids, strict=True)), unk_token="a"))
     assert Tokenizer(raw).vocab_size == size
+
+
+def test_files_that_differ_elsewhere_share_a_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is to the letter what it is when it is read by itself."""
+    shares: list[bool] = []
+    with_model = tokenization._with_model
+
+    def note(head: str, model: models.Model) -> RawTokenizer | None:
+        raw = with_model(head, model)
+        shares.append(raw is not None)
+        return raw
+
+    monkeypatch.setattr(tokenization, "_with_model", note)
+    first = tmp_path / "first.json"
+    tiny_tokenizer().save(str(first))
+    other = json.loads(first.read_text(encoding="utf-8"))
+    other["pre_tokenizer"] = {"type": "Whitespace"}
+    second = tmp_path / "second.json"
+    second.write_text(json.dumps(other, ensure_ascii=False, indent=2), encoding="utf-8")
+    vocabularies = Vocabularies()
+    kept = [Tokenizer.from_file(path, vocabularies=vocabularies) for path in (first, second)]
+    for path, shared in zip((first, second), kept, strict=True):
+        alone = Tokenizer.from_file(path)
+        assert shared._tokenizer.to_str() == alone._tokenizer.to_str()
+        assert (shared.vocab_size, shared.pad_token_id) == (alone.vocab_size, alone.pad_token_id)
+        for text in ("Tim Cook in London", "[SEP] [PAD]", "\u7a0e\u7387"):
+            [one], [two] = shared.tokenize([text]), alone.tokenize([text])
+            assert one.input_ids.tolist() == two.input_ids.tolist()
+            assert one.offsets.tolist() == two.offsets.tolist()
+    assert shares == [True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file["model"]["vocab"].popitem(),
+        lambda file: file["added_tokens"][0].update(id=10_000),
+        lambda file: file["added_tokens"][0].update(content='"model":'),
+    ],
+    ids=["another vocabulary", "a token of another number", "a token that looks like the part"],
+)
+def test_what_is_not_the_same_vocabulary_is_read_by_itself(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """Sharing never changes what a file says."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    tiny_tokenizer().save(str(first))
+    content = json.loads(first.read_text(encoding="utf-8"))
+    change(content)
+    second.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+    vocabularies = Vocabularies()
+    kept = Tokenizer.from_file(first, vocabularies=vocabularies)
+    shared = Tokenizer.from_file(second, vocabularies=vocabularies)
+    assert shared._tokenizer.to_str() == Tokenizer.from_file(second)._tokenizer.to_str()
+    assert kept._tokenizer.to_str() == Tokenizer.from_file(first)._tokenizer.to_str()
+
+
+def test_a_vocabulary_goes_with_those_that_use_it(tmp_path: Path) -> None:
+    """An unloaded model leaves nothing behind."""
+    path = tmp_path / "tokenizer.json"
+    tiny_tokenizer().save(str(path))
+    vocabularies = Vocabularies()
+    kept = Tokenizer.from_file(path, vocabularies=vocabularies)
+    assert len(vocabularies._tokenizers) == 1
+    del kept
+    gc.collect()
+    assert len(vocabularies._tokenizers) == 0
 
 
 def byte_level() -> Tokenizer:
