@@ -1,4 +1,4 @@
-"""How tests run beside each other (``make test``): one thread a computation, one Milvus for all of them."""
+"""How tests run beside each other (``make test``): one thread a computation, one Milvus of each kind."""
 
 import os
 from typing import TYPE_CHECKING
@@ -14,28 +14,32 @@ if TYPE_CHECKING:
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def needs_milvus(nodeid: str) -> bool:
-    """Whether a test needs a Milvus server, by its id."""
-    return "milvus" in nodeid.lower()
+def milvus_of(nodeid: str) -> str | None:
+    """The Milvus server that a test needs, by its id: "milvus", "milvus_lite" or none."""
+    lowered = nodeid.lower().replace("milvuslite", "milvus_lite")
+    return next((server for server in ("milvus_lite", "milvus") if server in lowered), None)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that wait for Milvus first, as they take longest; the others keep their order."""
-    items.sort(key=lambda item: not needs_milvus(item.nodeid))
+    """Put the tests that wait for a Milvus first, as they take longest; the others keep their order."""
+    order = {"milvus": 0, "milvus_lite": 1, None: 2}
+    items.sort(key=lambda item: order[milvus_of(item.nodeid)])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(
     config: pytest.Config, log: "WorkerController"
 ) -> "LoadScopeScheduling | None":
-    """Hand a file to one process, and all tests that need Milvus: two servers at once starve each other."""
+    """Hand a file to one process, and all tests that share a server; two real Milvus starve each other."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class OneMilvus(LoadFileScheduling):
+    class SharedServers(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "milvus" if needs_milvus(nodeid) else str(super()._split_scope(nodeid))
+            if nodeid.startswith("tests/clients/"):
+                return "clients"  # all of them ask the same servers
+            return milvus_of(nodeid) or str(super()._split_scope(nodeid))
 
-    return OneMilvus(config, log)
+    return SharedServers(config, log)

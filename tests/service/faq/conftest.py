@@ -11,20 +11,28 @@ from model.runtime.bundle import Bundle, Manifest
 from service.faq.catalogue import FaqCatalogue
 from service.faq.sqlite_store import SqliteFaqStore
 from tests.bundles import write_tiny_embedding_bundle
-from tests.conftest import needs_milvus
+from tests.conftest import milvus_of
 from tests.service.faq.hashing_embedder import HashingEmbedder
 from tests.service.faq.milvus_servers import MilvusProcess, milvus_lite_server, milvus_server
 
 OpenCatalogue = Callable[..., FaqCatalogue]
 
-_MILVUS: Final = pytest.StashKey[MilvusProcess]()
+_SERVERS: Final = pytest.StashKey[dict[str, MilvusProcess]]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """See that a test's id tells which Milvus it needs: who runs it, and when, goes by that alone."""
+    asked = {"milvus", "milvus_lite"} & set(getattr(item, "fixturenames", ()))
+    assert asked <= {milvus_of(item.nodeid)}, f"{item.nodeid} takes {asked}"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the real Milvus after the last test that needs it: idle, it takes more than half a core."""
-    if (nextitem is None or not needs_milvus(nextitem.nodeid)) and _MILVUS in item.session.stash:
-        item.session.stash[_MILVUS].stop()
+    """Stop a Milvus after the last test that needs it: idle, a real one takes a third of a core."""
+    needed = None if nextitem is None else milvus_of(nextitem.nodeid)
+    for name, server in item.session.stash.get(_SERVERS, {}).items():
+        if name != needed:
+            server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +73,12 @@ async def open_catalogue(
 
 
 @pytest.fixture(scope="session")
-def milvus_lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProcess]:
-    """milvus-lite's server, one for all tests."""
+def milvus_lite(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MilvusProcess]:
+    """milvus-lite's server, one for all tests: those with "milvus_lite" in their id."""
     with milvus_lite_server(tmp_path_factory.mktemp("milvus-lite")) as server:
+        request.session.stash.setdefault(_SERVERS, {})["milvus_lite"] = server
         yield server
 
 
@@ -75,7 +86,7 @@ def milvus_lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProc
 def milvus(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MilvusProcess]:
-    """A real Milvus server, one for all tests: those with "milvus" in their id, one after the other."""
+    """A real Milvus server, one for all tests: the others with "milvus" in their id."""
     with milvus_server(tmp_path_factory.mktemp("milvus")) as server:
-        request.session.stash[_MILVUS] = server
+        request.session.stash.setdefault(_SERVERS, {})["milvus"] = server
         yield server

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -102,7 +103,20 @@ class Follower:
 
 
 class StoreConformance:
-    """The tests; every one gets a store of its own."""
+    """The tests; every one gets a store of its own.
+
+    Attributes:
+        SEEDS: of the sequences of sixty random writes each.
+        ROUNDS: of races between drops and writes; where each takes long, few find as much.
+    """
+
+    SEEDS: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
+    ROUNDS: ClassVar[int] = 60
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Draw a sequence from each seed of the store."""
+        if "seed" in metafunc.fixturenames:
+            metafunc.parametrize("seed", self.SEEDS)
 
     @pytest.fixture
     def store(self, open_store: OpenStore) -> FaqStore:
@@ -265,7 +279,7 @@ class StoreConformance:
         self, store: FaqStore, open_store: OpenStore
     ) -> None:
         """Somebody else drops it again and again: each write is there as a whole, or went with a drop."""
-        rounds, other = 40, open_store()
+        rounds, other = self.ROUNDS, open_store()
 
         def drop() -> None:
             for _ in range(rounds):
@@ -653,7 +667,6 @@ class StoreConformance:
         assert again.missing_texts("faq", ["b"]) == ["b"]
         assert put(again, "faq", entry("c")) > info.revision
 
-    @pytest.mark.parametrize("seed", range(4))
     def test_any_sequence_of_writes_equals_a_plain_dictionary(self, open_store: OpenStore, seed: int) -> None:
         """The store, a follower that looks now and then, and a dictionary agree; unused vectors are gone."""
         rng = random.Random(seed)
@@ -836,7 +849,7 @@ class StoreConformance:
 
         def read() -> int:
             seen = 0
-            while seen < 60:
+            while seen < self.ROUNDS:
                 seen += 1
                 rounds: dict[str, set[str]] = {}
                 for found in store.changes("faq", 0).entries:

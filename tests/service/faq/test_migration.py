@@ -18,7 +18,7 @@ from service.faq.milvus_store import MilvusFaqStore
 from service.faq.open_store import searcher_of
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import FaqStore, Write
-from tests.service.faq.milvus_servers import MilvusProcess
+from tests.service.faq.milvus_servers import PREFIX, MilvusProcess
 from tests.service.faq.store_conformance import delete, entry, put, vectors_of
 
 ENTRIES = [
@@ -51,9 +51,9 @@ class _StopError(Exception):
     """Interrupts a copy."""
 
 
-def copy(source: FaqStore, target: FaqStore, present: Present = "refuse") -> Migrated:
+def copy(source: FaqStore, target: FaqStore, present: Present = "refuse", *, sample: int = 1_000) -> Migrated:
     """Copy ``faq``."""
-    return Migration(source, target, chance=random.Random(1), sample=1_000).copy("faq", present=present)
+    return Migration(source, target, chance=random.Random(1), sample=sample).copy("faq", present=present)
 
 
 async def check(source: FaqStore, target: FaqStore, done: Migrated) -> list[str]:
@@ -103,11 +103,11 @@ async def test_a_collection_moves_to_milvus_and_back(
 ) -> None:
     """Both ways, to one and the same collection."""
     process: MilvusProcess = request.getfixturevalue(server)
-    with MilvusFaqStore(MilvusConnection(process.uri), prefix="migration") as milvus:
-        done = copy(embedded, milvus)
+    with MilvusFaqStore(MilvusConnection(process.uri), prefix=PREFIX) as milvus:
+        done = copy(embedded, milvus, sample=15)  # each is searched for
         assert await check(embedded, milvus, done) == []
         assert_equal(embedded, milvus)
-        back = copy(milvus, other)
+        back = copy(milvus, other, sample=15)
         assert await check(milvus, other, back) == []
         assert_equal(embedded, other)
         assert copy(embedded, milvus, "replace").copied == 60

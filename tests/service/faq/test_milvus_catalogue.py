@@ -18,7 +18,7 @@ from service.faq.queries import LabelledQuery
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import FaqStore
 from tests.service.faq.hashing_embedder import HashingEmbedder
-from tests.service.faq.milvus_servers import MilvusProcess
+from tests.service.faq.milvus_servers import PREFIX, MilvusProcess
 
 SHOP = [
     FaqEntry(
@@ -44,8 +44,8 @@ async def catalogues(
 ) -> AsyncIterator[list[FaqCatalogue]]:
     """Two on the server, and an embedded one."""
     stores: list[FaqStore] = [
-        MilvusFaqStore(MilvusConnection(server.uri), prefix="catalogue"),
-        MilvusFaqStore(MilvusConnection(server.uri), prefix="catalogue"),
+        MilvusFaqStore(MilvusConnection(server.uri), prefix=PREFIX),
+        MilvusFaqStore(MilvusConnection(server.uri), prefix=PREFIX),
         SqliteFaqStore(tmp_path / "faq.sqlite"),
     ]
     opened = [

@@ -95,7 +95,7 @@ def test_a_dozen_kills_lose_and_tear_nothing(
     print(tally)  # noqa: T201 - for `pytest -s`
 
 
-def test_two_processes_write_at_once_and_one_is_killed(
+def test_two_processes_write_to_milvus_lite_and_one_is_killed(
     milvus_lite: MilvusProcess, new_writers: NewWriters
 ) -> None:
     """The other one goes on; a third process, reading, never sees half of a write."""

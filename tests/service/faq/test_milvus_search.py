@@ -20,7 +20,7 @@ from service.faq.milvus_search import MilvusSearcher
 from service.faq.milvus_store import MilvusFaqStore
 from service.faq.store import FaqStore, Vector, Write
 from tests.service.faq.hashed_vectors import hashed_vectors
-from tests.service.faq.milvus_servers import MilvusProcess
+from tests.service.faq.milvus_servers import PREFIX, MilvusProcess
 
 UNRELATED = 0.2
 MODES: tuple[Mode, ...] = ("hybrid", "dense", "lexical")
@@ -83,7 +83,7 @@ def open_store(server: MilvusProcess) -> Iterator[OpenStore]:
     opened: list[MilvusFaqStore] = []
 
     def open_one() -> MilvusFaqStore:
-        opened.append(MilvusFaqStore(MilvusConnection(server.uri), prefix="searching"))
+        opened.append(MilvusFaqStore(MilvusConnection(server.uri), prefix=PREFIX))
         return opened[-1]
 
     yield open_one
@@ -195,13 +195,15 @@ def assert_same(found: list[list[Hit]], wanted: list[list[Hit]]) -> None:
             assert min(hit.dense_rank for hit in hits) == min(other.dense_rank for other in others)
 
 
-def check(searcher: MilvusSearcher, index: FaqIndex) -> None:
-    """Compare all modes, with and without filters."""
-    for tree in FILTERS:
-        where = None if tree is None else parse_filter(tree)
+def check(
+    searcher: MilvusSearcher, index: FaqIndex, filters: Sequence[dict[str, Any] | None] = FILTERS
+) -> None:
+    """Compare all modes, with and without filters; every other query with those."""
+    for tree in filters:
+        where, queries = (None, QUERIES) if tree is None else (parse_filter(tree), QUERIES[::2])
         for mode in MODES:
-            found = search(searcher, mode=mode, where=where)
-            assert_same(found, expected(index, mode=mode, where=where))
+            found = search(searcher, queries, mode=mode, where=where)
+            assert_same(found, expected(index, queries, mode=mode, where=where))
 
 
 def test_answers_are_those_of_the_index_in_memory(store: MilvusFaqStore) -> None:
@@ -211,7 +213,7 @@ def test_answers_are_those_of_the_index_in_memory(store: MilvusFaqStore) -> None
     entries = {each.id: each for each in bank(300)}
     put(store, *entries.values())
     index = index_of(list(entries.values()))
-    check(searcher, index)
+    check(searcher, index, [None, FILTERS[2]])  # the rest further down, where more can go wrong
     assert_same(search(searcher, QUERIES * 2, top_k=40), expected(index, QUERIES * 2, top_k=40))
 
     changed = [
@@ -347,9 +349,9 @@ def test_a_reindex_is_followed(store: MilvusFaqStore) -> None:
         assert [hit.score for hit in hits] == pytest.approx([other.score for other in others], abs=1e-5)
 
 
-def test_the_servers_own_bm25_names_candidates(milvus_lite: MilvusProcess) -> None:
+def test_the_bm25_of_milvus_lite_names_candidates(milvus_lite: MilvusProcess) -> None:
     """Where it has one: for words that too many entries hold, the rarer and the more of them the better."""
-    with MilvusFaqStore(MilvusConnection(milvus_lite.uri), prefix="candidates") as store:
+    with MilvusFaqStore(MilvusConnection(milvus_lite.uri), prefix=PREFIX) as store:
         entries = [
             FaqEntry(id=f"e{n}", question=f"how do I order {n}", answer="我们会退款。") for n in range(30)
         ]

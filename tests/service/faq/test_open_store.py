@@ -24,7 +24,7 @@ def test_the_embedded_store_is_a_file_of_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / STORE_FILE).is_file()
 
 
-def test_the_settings_lead_to_a_server(tmp_path: Path, milvus_lite: MilvusProcess) -> None:
+def test_the_settings_lead_to_a_server_of_milvus_lite(tmp_path: Path, milvus_lite: MilvusProcess) -> None:
     """Address, database and prefix; nothing is written into the folder."""
     settings = Settings(faq_store="milvus", milvus_uri=milvus_lite.uri, milvus_prefix=PREFIX)
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_a_folder_or_a_file_is_an_embedded_store(tmp_path: Path) -> None:
         assert [info.name for info in store.collections()] == ["data", "faq-sqlite"]
 
 
-def test_an_address_is_a_store_in_milvus(milvus_lite: MilvusProcess) -> None:
+def test_an_address_is_a_store_in_milvus_lite(milvus_lite: MilvusProcess) -> None:
     """The prefix keeps two of them apart."""
     host = milvus_lite.uri.removeprefix("http://")
     for place in (f"milvus://{host}?prefix=opena", f"{milvus_lite.uri}?prefix=openb"):
