@@ -1,5 +1,6 @@
 """One server for all clients: a process of its own, over the default models, as users meet it."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -7,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import llama_index.core
 import pytest
 
 from tests.service.fakes_http import write_bundles
@@ -16,7 +16,10 @@ REPOSITORY = Path(__file__).parents[2]
 HANG_S = 60  # only stops a hang
 
 # OpenAI's vocabulary, as LlamaIndex ships it: tiktoken would fetch it from the internet.
-TIKTOKEN_CACHE = Path(llama_index.core.__file__).parent / "_static" / "tiktoken_cache"
+_LLAMA_INDEX = importlib.util.find_spec("llama_index.core")  # to import it takes seconds
+assert _LLAMA_INDEX
+assert _LLAMA_INDEX.origin
+TIKTOKEN_CACHE = Path(_LLAMA_INDEX.origin).parent / "_static" / "tiktoken_cache"
 CL100K = TIKTOKEN_CACHE / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
 
 

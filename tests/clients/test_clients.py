@@ -1,17 +1,19 @@
-"""The client libraries that people have, against a real server: each call gives the numbers of plain HTTP."""
+"""The client libraries that people have, against a real server: each call gives the numbers of plain HTTP.
+
+Those that take seconds to import are imported by who uses them: every process collects these tests.
+"""
+
+from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
 import openai
 import pytest
 import tiktoken
-from haystack import Document
-from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
-from haystack.utils import Secret
 from huggingface_hub import InferenceClient
-from langchain_openai import OpenAIEmbeddings
-from llama_index.embeddings.openai_like import OpenAILikeEmbedding
-from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
+if TYPE_CHECKING:
+    from langchain_openai import OpenAIEmbeddings
 
 MODEL = "multilingual-e5-small-zh-en"
 TEXTS = ["怎么申请退款？", "How do I get a refund?", "The weather is fine today."]
@@ -104,8 +106,10 @@ def test_openai_lists_models_and_understands_our_errors(sdk: openai.OpenAI) -> N
 # LangChain
 
 
-def langchain(url: str, **options: object) -> OpenAIEmbeddings:
+def langchain(url: str, **options: object) -> "OpenAIEmbeddings":
     """As its documentation says to reach another server."""
+    from langchain_openai import OpenAIEmbeddings
+
     return OpenAIEmbeddings(base_url=f"{url}/v1", api_key="none", model=MODEL, max_retries=0, **options)
 
 
@@ -142,6 +146,8 @@ def test_langchain_sends_a_thousand_texts_at_a_time(url: str) -> None:
 
 def test_llama_index_for_text_embeddings_inference(url: str, expected: np.ndarray) -> None:
     """POST /embed with `truncate`."""
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
     embedding = TextEmbeddingsInference(
         model_name=MODEL, base_url=url, query_instruction="", text_instruction=""
     )
@@ -151,6 +157,8 @@ def test_llama_index_for_text_embeddings_inference(url: str, expected: np.ndarra
 
 def test_llama_index_for_openai(url: str, expected: np.ndarray) -> None:
     """By way of OpenAI's SDK, ten at a time."""
+    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
     embedding = OpenAILikeEmbedding(model_name=MODEL, api_base=f"{url}/v1", api_key="none")
     same(embedding.get_text_embedding_batch(TEXTS), expected)
 
@@ -160,6 +168,10 @@ def test_llama_index_for_openai(url: str, expected: np.ndarray) -> None:
 
 def test_haystack(url: str, expected: np.ndarray) -> None:
     """One text, and documents."""
+    from haystack import Document
+    from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
+    from haystack.utils import Secret
+
     reach = {"api_key": Secret.from_token("none"), "api_base_url": f"{url}/v1", "model": MODEL}
     same(OpenAITextEmbedder(**reach).run(TEXTS[0])["embedding"], expected[0])
     documents = OpenAIDocumentEmbedder(**reach, progress_bar=False).run(
@@ -170,6 +182,10 @@ def test_haystack(url: str, expected: np.ndarray) -> None:
 
 async def test_haystack_asynchronous(url: str, expected: np.ndarray) -> None:
     """This one leaves the format to the SDK: base64."""
+    from haystack import Document
+    from haystack.components.embedders import OpenAIDocumentEmbedder
+    from haystack.utils import Secret
+
     embedder = OpenAIDocumentEmbedder(
         api_key=Secret.from_token("none"), api_base_url=f"{url}/v1", model=MODEL, progress_bar=False
     )

@@ -8,8 +8,6 @@ import openai
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
-from llama_index.embeddings.openai_like import OpenAILikeEmbedding
-from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
 from conche_client import AuthenticationError, Client, PermissionDeniedError, RateLimitedError, Retries
 from service.api_keys import KeyFile, new_key, write_keys
@@ -86,6 +84,9 @@ def test_huggingface_hub_sends_its_token(keyed: tuple[str, dict[str, str]]) -> N
 
 def test_llama_index_sends_its_key(keyed: tuple[str, dict[str, str]]) -> None:
     """Either of its clients."""
+    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
     url, keys = keyed
     like = OpenAILikeEmbedding(model_name=MODEL, api_base=f"{url}/v1", api_key=keys["read"])
     tei = TextEmbeddingsInference(base_url=url, model_name=MODEL, auth_token=keys["read"])
