@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import (
     CollectionExistsError,
@@ -764,32 +763,31 @@ def _vectors(
 ) -> dict[str, Vector]:
     """Read the live vectors of ``texts``, as rows of one matrix."""
     key = (collection.id, collection.generation)
-    stored: Mapping[bytes, bytes]
+    rows: Iterable[tuple[bytes, bytes] | None]
     if everything:
         # In the order in which they lie in the file, not in that of their digests.
-        stored = dict(
-            db.execute(
-                "SELECT sha256, vector FROM vectors WHERE row IN "
-                "(SELECT row FROM vectors WHERE collection_id = ? AND generation = ?)",
-                key,
-            )
+        rows = db.execute(
+            "SELECT sha256, vector FROM vectors WHERE row IN "
+            "(SELECT row FROM vectors WHERE collection_id = ? AND generation = ?)",
+            key,
         )
     else:
         query = "SELECT sha256, vector FROM vectors WHERE collection_id = ? AND generation = ? AND sha256 = ?"
-        found = (db.execute(query, (*key, _sha256(text))).fetchone() for text in texts)
-        stored = dict(row for row in found if row)
+        rows = (db.execute(query, (*key, _sha256(text))).fetchone() for text in texts)
     dimensions = collection.dimensions or 0
-    try:
-        blobs = [stored[_sha256(text)] for text in texts]
-    except KeyError:
-        raise _unsound(collection, "a vector is not there") from None
-    if any(len(blob) != 4 * dimensions for blob in blobs):
-        raise _unsound(collection, "a vector is of another length")
-    matrix: NDArray[np.float32] = (
-        np.frombuffer(b"".join(blobs), dtype="<f4")
-        .astype(np.float32, copy=False)
-        .reshape(len(blobs), dimensions)
-    )
+    place_of = {_sha256(text): place for place, text in enumerate(texts)}
+    # One by one to their places: the vectors are not held a second time.
+    matrix = np.empty((len(texts), dimensions), dtype=np.float32)
+    for row in rows:
+        place = None if row is None else place_of.pop(row[0], None)
+        if row is None or place is None:
+            continue
+        if len(row[1]) != 4 * dimensions:
+            raise _unsound(collection, "a vector is of another length")
+        matrix[place] = np.frombuffer(row[1], dtype="<f4")
+    if place_of:
+        raise _unsound(collection, "a vector is not there")
+    matrix.flags.writeable = False
     return dict(zip(texts, matrix, strict=True))
 
 
