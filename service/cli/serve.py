@@ -18,7 +18,6 @@ from model.runtime.threads import available_cpus, thread_count
 from service.cli import process
 from service.cli.announcement import announce
 from service.cli.options import read_settings, settings_flags
-from service.cli.supervisor import Supervisor
 from service.cli.tls import TlsError, TlsFiles
 from service.cli.worker_link import WorkerLink
 from service.log_config import configure_logging, label_lines
@@ -72,6 +71,8 @@ def serve(**flags: str | None) -> None:
 
 def _supervise(settings: Settings, listener: socket.socket, metrics_listener: socket.socket | None) -> int:
     """Have several processes serve; this one loads nothing that they need."""
+    from service.cli.supervisor import Supervisor
+
     began_at = time.perf_counter()
     if settings.threads == "auto":
         share = thread_count(available_cpus() / settings.workers)
