@@ -129,7 +129,6 @@ class Connection(Http1Protocol):
         self._address: str | None = None  # counted under it; None = not counted
         self.refused: TooManyConnectionsError | None = None
         self._lingers = False
-        self._heard = False  # whether anything of the request that is awaited has come
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
@@ -194,21 +193,19 @@ class Connection(Http1Protocol):
         """Take what came, and see which part of a request is awaited now."""
         if self.refused is not None or self.transport.is_closing():
             return
-        self._heard = True
         super().data_received(data)
         self._set_timers()
 
     def on_response_complete(self) -> None:
         """Go on to the next request; do not wait for ever for a body that nobody will read."""
-        self._heard = bool(self.held)
         super().on_response_complete()
         self._set_timers()
 
     def _set_timers(self) -> None:
         """See which part of a request is awaited now."""
-        if self.part == "head" or (self.part == "between" and self._heard and not self.in_work):
+        if self.part == "head" and not self.in_work and not self.transport.is_closing():
             self._await_head()
-        elif self._head_timer is not None:
+        elif self._head_timer is not None and self.cycle is not None:  # empty lines are no first head
             self._head_timer.cancel()
             self._head_timer = None
         unread = self.part == "body" and not self.in_work
@@ -241,7 +238,7 @@ class Connection(Http1Protocol):
             self._head_timer = self.loop.call_later(self._limits.header_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if not self._heard:
+        if self.part == "between":
             self._cut("silent")
             return
         self._shared.metrics.on_connection_cut("slow_head")

@@ -62,8 +62,8 @@ class Http1Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read as far as the requests before it are answered."""
-        self._unset_keepalive_if_required()
         self._read(data)
+        self._see_whether_idle()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -143,14 +143,23 @@ class Http1Protocol(HttpToolsProtocol):
             if not self.in_work:
                 self.fail(self._failure)
         elif self.held and self._may_read:
-            self._unset_keepalive_if_required()
             held, self.held = self.held, b""
             self._read(held)
+        self._see_whether_idle()
 
     @property
     def _may_read(self) -> bool:
         """Whether what comes next is of the request in work, or there is none."""
         return self.in_work == 0 or (self.in_work == 1 and self.part == "body")
+
+    def _see_whether_idle(self) -> None:
+        """Time what is between two requests; what belongs to none does not make it longer."""
+        if self.in_work or self.part != "between" or self.transport.is_closing():
+            self._unset_keepalive_if_required()
+        elif self.cycle is not None and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _read(self, data: bytes) -> None:
         for start in range(0, len(data), _PIECE_BYTES):

@@ -86,7 +86,9 @@ async def servers() -> AsyncIterator[Start]:
     """What `serve` gives."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(*, tls: ssl.SSLContext | None = None, **limits: object) -> Behind:
+        async def start(
+            *, tls: ssl.SSLContext | None = None, keep_alive: float = 5, **limits: object
+        ) -> Behind:
             behind = Behind(**limits)
             config = uvicorn.Config(
                 behind.app,
@@ -95,6 +97,7 @@ async def servers() -> AsyncIterator[Start]:
                 interface="asgi3",
                 lifespan="off",
                 log_config=None,
+                timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # parts of a second do as well
             )
             server = BoundedServer(config, behind.shared, tls=tls)
             server.server_state = behind.state
@@ -170,6 +173,38 @@ async def test_the_second_head_of_a_connection_is_timed_too(serve: Start) -> Non
         writer.write(b"GET /small HTTP/1.1\r\nHost:")
         status, _ = error(await rest(reader))
     assert status == 408
+
+
+@pytest.mark.parametrize("rest_comes", ["meanwhile", "afterwards", "never"])
+async def test_a_head_behind_a_request_is_timed_when_that_is_answered(serve: Start, rest_comes: str) -> None:
+    """Its time begins with the answer, which nothing else may take the place of."""
+    behind = await serve(header_seconds=0.2)
+    async with behind.open() as (reader, writer):
+        writer.write(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\nGET /small HTTP/1.1\r\nHost:")
+        await until(lambda: behind.asked == ["/wait"])
+        if rest_comes == "meanwhile":
+            writer.write(b" a\r\n\r\n")
+        await asyncio.sleep(0.4)
+        behind.gate.set()
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        if rest_comes == "never":
+            status, _ = error(await rest(reader))
+            assert status == 408
+            return
+        if rest_comes == "afterwards":
+            writer.write(b" a\r\n\r\n")
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("behind_it", [b"", b"\r\n"], ids=["nothing", "an empty line"])
+async def test_what_comes_late_of_a_request_begins_no_other(serve: Start, behind_it: bytes) -> None:
+    """The connection is idle, and is closed as such: whoever keeps it could take 408 for the next answer."""
+    behind = await serve(header_seconds=0.05, keep_alive=0.3)
+    async with behind.open() as (reader, writer):
+        writer.write(b"POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+        await reader.readuntil(b"ok")
+        writer.write(b"abc" + behind_it)
+        assert await rest(reader) == b""
 
 
 async def test_who_waits_for_an_answer_or_between_requests_is_left_alone(
