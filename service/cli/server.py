@@ -151,7 +151,6 @@ class Server(BoundedServer):
                 leave(self.exit_code)  # what is still loading cannot be stopped, and would be waited for
             raise
         self._watchdog.started()
-        gc.freeze()  # what is there stays: no collection is to look at it again
         if self._collection is not None:
             gc.set_threshold(*self._collection)
         if self.started and sockets:
