@@ -7,7 +7,7 @@ httptools (llhttp, in C) takes a tenth of the time that h11 does. Beside what uv
 - trailers are not taken for headers,
 - methods that the parser does not know reach the application, which refuses them as it does others,
 - requests that come before the one in work is answered wait unread,
-- an answer of unknown length to HTTP/1.0 has no chunks.
+- an answer of unknown length to HTTP/1.0 has no chunks, and who speaks it is not told to go on with a body.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class Http1Protocol(HttpToolsProtocol):
             access_log=self.access_log,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
+            expect_100_continue=self.expect_100_continue and version != "1.0",  # RFC 9110, 10.1.1
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )

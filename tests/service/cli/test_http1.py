@@ -375,3 +375,11 @@ def test_who_waits_to_be_asked_for_a_body_is_asked() -> None:
     outcome = talk(head, b"ab")
     assert outcome.written.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
     assert outcome.seen[0].body == b"ab"
+
+
+def test_nobody_is_asked_for_a_body_in_http_1_0() -> None:
+    """It knows no answer before the answer, and would take the first one for it."""
+    head = b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    outcome = talk(head, b"ab")
+    assert outcome.written.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert outcome.seen[0].body == b"ab"
