@@ -49,6 +49,7 @@ class Http1Protocol(HttpToolsProtocol):
         self.part: Literal["between", "head", "body"] = "between"
         self.held = b""
         self.in_work = 0
+        self._answered: RequestResponseCycle | None = None  # now; further ones may have been begun
         self._begun = 0  # requests, in this piece
         self._head_size = 0
         self._unused = 0  # bytes that the parser has taken and not handed out
@@ -59,6 +60,13 @@ class Http1Protocol(HttpToolsProtocol):
     def fail(self, error: ServiceError) -> None:
         """Answer what cannot be read, when all before it is answered, and close; for subclasses."""
         raise NotImplementedError
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application, whose request is not the last one that was begun."""
+        super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Read as far as the requests before it are answered."""
@@ -146,6 +154,10 @@ class Http1Protocol(HttpToolsProtocol):
             held, self.held = self.held, b""
             self._read(held)
         self._see_whether_idle()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _may_read(self) -> bool:

@@ -29,11 +29,13 @@ class Behind:
     Attributes:
         asked: the paths of the requests that reached it.
         gate: `/wait` answers when it is set.
+        left: the callers of `/gone`, which waits for that, who closed the connection.
     """
 
     def __init__(self, **limits: object) -> None:
         self.asked: list[str] = []
         self.gate = asyncio.Event()
+        self.left = 0
         self.metrics = Metrics()
         self.shared = Connections(LimitsSettings.model_validate(limits), self.metrics)
         self.state = ServerState()
@@ -48,6 +50,11 @@ class Behind:
                 pass
         if scope["path"] == "/wait":
             await self.gate.wait()
+        if scope["path"] == "/gone":
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.left += 1
+            return
         body = b"x" * 8_000_000 if scope["path"] == "/large" else b"ok"
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -356,6 +363,17 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(serve: Start) ->
     async with behind.open() as (reader, writer):
         writer.write(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert len(await rest(reader)) > 8_000_000
+
+
+@pytest.mark.parametrize("requests", [1, 2, 1000])
+async def test_who_closes_the_connection_is_worked_for_no_more(serve: Start, requests: int) -> None:
+    """However many requests wait behind the one in work; they do not begin."""
+    behind = await serve()
+    async with behind.open() as (_, writer):
+        writer.write(b"GET /gone HTTP/1.1\r\nHost: a\r\n\r\n" * requests)
+        await until(lambda: behind.asked == ["/gone"])
+    await until(lambda: behind.left == 1)
+    assert behind.asked == ["/gone"]
 
 
 async def test_pipelined_requests_wait_outside(serve: Start) -> None:
