@@ -2,7 +2,7 @@
 
 httptools (llhttp, in C) takes a tenth of the time that h11 does. Beside what uvicorn makes of it, here
 
-- a request has one Host (RFC 9112, 3.2), and its head is bounded while it is read,
+- a request has one Host (RFC 9112, 3.2) and no coding but chunks, and its head is bounded while it is read,
 - an offer to go on in another protocol is declined, and the request's body read all the same,
 - trailers are not taken for headers,
 - methods that the parser does not know reach the application, which refuses them as it does others,
@@ -105,6 +105,9 @@ class Http1Protocol(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if version not in {"1.0", "1.1"} or hosts > 1 or (version == "1.1" and not hosts):
             self._stop(MalformedRequestError("this is not an HTTP/1.1 request, which has one Host header"))
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings not in ([], [b"chunked"]):  # the parser undoes the last one only
+            self._stop(MalformedRequestError("the only Transfer-Encoding that is read is: chunked"))
         if self.parser.should_upgrade():
             return  # the parser stops behind the head
         self._complete_scope(version)

@@ -276,6 +276,12 @@ MALFORMED = {
     + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "a length that is none": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: +1\r\n\r\na",
     "an unknown coding": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked, gzip\r\n\r\n",
+    "two codings": b"POST / HTTP/1.1\r\n"
+    + HOST
+    + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    "codings in two lines": b"POST / HTTP/1.1\r\n"
+    + HOST
+    + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     "a space before the colon": b"GET / HTTP/1.1\r\n" + HOST + b"X-A : 1\r\n\r\n",
     "a continued line": b"GET / HTTP/1.1\r\n" + HOST + b"X-A: 1\r\n 2\r\n\r\n",
     "a zero byte": b"GET / HTTP/1.1\r\n" + HOST + b"X-A: \x00\r\n\r\n",
