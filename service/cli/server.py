@@ -22,7 +22,7 @@ from fastapi import FastAPI
 
 from service.cli.announcement import announce
 from service.cli.awake_clock import AwakeClock
-from service.cli.connections import BoundedServer, Connections
+from service.cli.connections import BoundedServer, Connection, Connections
 from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
 from service.cli.process import LOST_MODEL, leave
@@ -256,8 +256,9 @@ class Server(BoundedServer):
 
     async def _finish_requests(self, clock: AwakeClock, ends_at: float) -> None:
         connections, tasks = self.server_state.connections, self.server_state.tasks
-        if tasks and not self.force_exit:
-            number = len(tasks)
+        # The task of a request ends a little after its answer.
+        number = sum(connection.in_work for connection in connections if isinstance(connection, Connection))
+        if number and not self.force_exit:
             logger.info(
                 "finishing %d request%s, up to %d s; Ctrl-C again to stop now",
                 number,
