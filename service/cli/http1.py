@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.errors import ServiceError
@@ -25,6 +26,8 @@ from service.settings import LimitsSettings
 # What the parser gets at a time. It cannot be stopped between two requests, so that this bounds how many
 # small ones are begun while one is in work.
 _PIECE_BYTES: Final = 8192
+# With this much of further requests nothing is read, not even that the caller has gone.
+_MOST_HELD_BYTES: Final = 2**18
 _UNKNOWN_METHOD: Final = re.compile(rb"(?:\r\n)*([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/1\.[01]\r\n")
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*(.*)")
 
@@ -41,6 +44,8 @@ class Http1Protocol(HttpToolsProtocol):
         held: what came of further requests while one is in work.
         in_work: requests that were begun and are not answered.
     """
+
+    flow: "_Flow"
 
     def __init__(self, *, limits: LimitsSettings, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
@@ -60,6 +65,11 @@ class Http1Protocol(HttpToolsProtocol):
     def fail(self, error: ServiceError) -> None:
         """Answer what cannot be read, when all before it is answered, and close; for subclasses."""
         raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        """Begin to read."""
+        super().connection_made(transport)
+        self.flow = _Flow(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, whose request is not the last one that was begun."""
@@ -154,7 +164,9 @@ class Http1Protocol(HttpToolsProtocol):
             if not self.in_work:
                 self.fail(self._failure)
         elif self.held and self._may_read:
-            held, self.held = self.held, b""
+            held = self.held
+            self._hold(b"")
+            self.flow.resume_reading()
             self._read(held)
         self._see_whether_idle()
 
@@ -181,10 +193,14 @@ class Http1Protocol(HttpToolsProtocol):
             if self._failure is not None or self.transport.is_closing():
                 return
             if self.held or not self._may_read:
-                self.held += data[start:]
+                self._hold(self.held + data[start:])
                 self.flow.pause_reading()
                 return
             self._parse(data[start : start + _PIECE_BYTES])
+
+    def _hold(self, data: bytes) -> None:
+        self.held = data
+        self.flow.full = len(data) > _MOST_HELD_BYTES
 
     def _parse(self, piece: bytes) -> None:
         part, self._begun = self.part, 0
@@ -258,7 +274,7 @@ class Http1Protocol(HttpToolsProtocol):
     def _end(self, error: ServiceError) -> None:
         """Read no more; say why when everything before is answered."""
         self._failure = error
-        self.held = b""
+        self._hold(b"")
         broken = self.part == "body" and self.in_work > 0  # a request whose body will not be whole
         if broken and self.in_work > 1:  # and which has not begun
             self.pipeline.popleft()
@@ -268,6 +284,17 @@ class Http1Protocol(HttpToolsProtocol):
             self.flow.pause_reading()
         else:
             self.fail(error)
+
+
+class _Flow(FlowControl):
+    """Reads on only where there is room; every request asks for it, also one that has come whole."""
+
+    full = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless it is full."""
+        if not self.full:
+            super().resume_reading()
 
 
 class _Exchange(RequestResponseCycle):

@@ -365,6 +365,27 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(serve: Start) ->
         assert len(await rest(reader)) > 8_000_000
 
 
+async def test_requests_that_are_answered_do_not_let_in_more_than_they_were(serve: Start) -> None:
+    """Each of them reads its body and then whether its caller is there, which must not fill the memory."""
+    behind = await serve()
+    most = 0
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        for _ in range(200):
+            writer.write(b"GET /size HTTP/1.1\r\nHost: a\r\n\r\n" * 2_000)
+            await writer.drain()
+
+    async with behind.open() as (reader, writer):
+        flooding = asyncio.create_task(flood(writer))
+        async with asyncio.timeout(HANG_S):
+            for _ in range(300):
+                assert b" 200 " in await reader.readuntil(b"ok")
+                for connection in behind.state.connections:
+                    most = max(most, len(connection.held))  # type: ignore[union-attr]
+        flooding.cancel()
+    assert 0 < most < 1_000_000
+
+
 @pytest.mark.parametrize("requests", [1, 2, 1000])
 async def test_who_closes_the_connection_is_worked_for_no_more(serve: Start, requests: int) -> None:
     """However many requests wait behind the one in work; they do not begin."""
