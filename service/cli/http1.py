@@ -11,6 +11,7 @@ httptools (llhttp, in C) takes a tenth of the time that h11 does. Beside what uv
 """
 
 import asyncio
+import logging
 import re
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -19,9 +20,11 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.errors import ServiceError
+from service.errors import ServiceError, UnavailableError
 from service.http_errors import HeadersTooLargeError, MalformedRequestError
 from service.settings import LimitsSettings
+
+logger = logging.getLogger(__name__)
 
 # What the parser gets at a time. It cannot be stopped between two requests, so that this bounds how many
 # small ones are begun while one is in work.
@@ -218,8 +221,8 @@ class Http1Protocol(HttpToolsProtocol):
             self._method = found[1]
             self._parse_anew(b"GET" + piece[found.end(1) :])
             return
-        except httptools.HttpParserError:
-            self._end(self._refusal or MalformedRequestError("this is not an HTTP/1.1 request"))
+        except httptools.HttpParserError as error:
+            self._end(self._refusal or _why_stopped(error))
             return
         if self.part == "between" or self._begun > (part == "between"):  # where in it is not known
             self._unused = 0
@@ -295,6 +298,16 @@ class _Flow(FlowControl):
         """Read on, unless it is full."""
         if not self.full:
             super().resume_reading()
+
+
+def _why_stopped(error: httptools.HttpParserError) -> ServiceError:
+    """What is wrong with a request, or with us: the parser wraps whatever its callbacks raise."""
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return MalformedRequestError("this is not an HTTP/1.1 request")
+    if isinstance(error.__context__, MemoryError):
+        return UnavailableError("there is no memory for this request at the moment")
+    logger.error("unexpected error", exc_info=error)
+    return ServiceError("internal error")
 
 
 class _Exchange(RequestResponseCycle):

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from service.cli.http1 import Http1Protocol
-from service.errors import ServiceError
+from service.errors import ServiceError, UnavailableError
 from service.http_errors import HeadersTooLargeError, MalformedRequestError
 from service.settings import LimitsSettings
 from tests.fakes import HANG_LIMIT_S as HANG_S
@@ -389,3 +389,20 @@ def test_nobody_is_asked_for_a_body_in_http_1_0() -> None:
     outcome = talk(head, b"ab")
     assert outcome.written.startswith(b"HTTP/1.1 200 OK\r\n")
     assert outcome.seen[0].body == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"), [(MemoryError(), UnavailableError), (RuntimeError("a fault of ours"), ServiceError)]
+)
+def test_what_goes_wrong_here_is_not_called_a_fault_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, told: type[ServiceError]
+) -> None:
+    """The parser tells of a callback that failed as it tells of a request that is none."""
+
+    def on_body(_: Subject, body: bytes) -> None:
+        raise fault
+
+    monkeypatch.setattr(Subject, "on_body", on_body)
+    outcome = talk(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\nab")
+    assert type(outcome.failed) is told
+    assert outcome.seen == []
