@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: httptools parses, uvicorn keeps it open, and here is what both leave out.
 
-With httptools (llhttp, in C) a request costs the event loop a quarter less than with h11 (bench/README.md). Beside
-what uvicorn makes of it, here
+With httptools (llhttp, in C) a request costs the event loop a quarter less than with h11 (bench/README.md).
+Beside what uvicorn makes of it, here
 
 - a request has one Host (RFC 9112, 3.2) and no coding but chunks, and its head is bounded while it is read,
 - an offer to go on in another protocol is declined, and the request's body read all the same,
