@@ -1,7 +1,7 @@
 """Sends requests over HTTP and takes the time: clients that wait for their answers, and arrivals that do not.
 
-The client is plain asyncio streams, since whatever it spends is taken from the server on the same machine. It
-knows what the servers compared here answer with (HTTP/1.1, a length or chunks) and no more.
+The client is a plain asyncio protocol, since whatever it spends is taken from the server on the same machine.
+It knows what the servers compared here answer with (HTTP/1.1, a length or chunks) and no more.
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back."""
+    """What came back.
+
+    Attributes:
+        status: of HTTP.
+        body: whole.
+        at: when the last byte came, in seconds of ``time.perf_counter``.
+    """
 
     status: int
     body: bytes
+    at: float
 
 
 @dataclass(slots=True)
@@ -83,66 +90,142 @@ class Load:
         self.failed[what] = self.failed.get(what, 0) + 1
 
 
-class Connection:
-    """One connection that is kept, for one request at a time."""
+class Connection(asyncio.Protocol):
+    """One connection that is kept, for one request at a time.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._host = host
+    Attributes:
+        open: it can take another request.
+    """
+
+    def __init__(self, host: str) -> None:
         self.open = True
+        self._host = host
+        self._transport: asyncio.Transport
+        self._answer: _Answer
+        self._answered: asyncio.Future[Reply] | None = None
 
     @classmethod
     async def to(cls, port: int) -> Self:
         """Connect to a port of this machine."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
-        return cls(reader, writer, f"127.0.0.1:{port}")
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: cls(f"127.0.0.1:{port}"), "127.0.0.1", port)
+        return connection
 
     async def get(self, path: str) -> Reply:
         """Get ``path``."""
-        self._writer.write(f"GET {path} HTTP/1.1\r\nhost: {self._host}\r\naccept: */*\r\n\r\n".encode())
-        return await self._reply()
+        return await self._exchange(
+            f"GET {path} HTTP/1.1\r\nhost: {self._host}\r\naccept: */*\r\n\r\n".encode()
+        )
 
     async def post(self, request: Request) -> Reply:
         """Send ``request`` and read its answer to the end.
 
         Raises:
-            ConnectionError, asyncio.IncompleteReadError: the server hung up.
+            ConnectionError: the server hung up, or answered with what is not HTTP/1.1.
         """
-        self._writer.write(request.spelt(self._host))
-        return await self._reply()
+        return await self._exchange(request.spelt(self._host))
 
-    async def _reply(self) -> Reply:
+    async def _exchange(self, spelt: bytes) -> Reply:
+        if not self.open:
+            raise ConnectionError("the connection is closed")
+        self._answer = _Answer()
+        self._answered = asyncio.get_running_loop().create_future()
+        self._transport.write(spelt)
         try:
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            lines = head.decode("latin-1").split("\r\n")
-            status = int(lines[0].split(" ", 2)[1])
-            headers = {
-                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
-            }
-            if "chunked" in headers.get("transfer-encoding", ""):
-                body = await self._chunks()
-            else:
-                body = await self._reader.readexactly(int(headers.get("content-length", "0")))
+            return await self._answered
         except BaseException:
             self.close()
             raise
-        if headers.get("connection", "").lower() == "close":
-            self.close()
-        return Reply(status, body)
 
-    async def _chunks(self) -> bytes:
-        parts = []
-        while size := int((await self._reader.readuntil(b"\r\n")).split(b";")[0], 16):
-            parts.append(await self._reader.readexactly(size))
-            await self._reader.readexactly(2)
-        await self._reader.readuntil(b"\r\n")
-        return b"".join(parts)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what to write to."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of the answer; the time is taken when the last one comes."""
+        at = time.perf_counter()
+        if self._answered is None or self._answered.done():  # nobody asked
+            self.close()
+            return
+        try:
+            whole = self._answer.take(data)
+        except (ValueError, IndexError) as error:
+            self._answered.set_exception(ConnectionError(f"no answer of HTTP/1.1: {error}"))
+            return
+        if whole:
+            if self._answer.closes:
+                self.close()
+            self._answered.set_result(Reply(self._answer.status, self._answer.body(), at))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell whoever waits."""
+        self.open = False
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error or ConnectionResetError("the server hung up"))
 
     def close(self) -> None:
         """Hang up."""
         self.open = False
-        self._writer.close()
+        self._transport.close()
+
+
+class _Answer:
+    """An answer as it comes in: a head, and a body with a length or in chunks."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.closes = False
+        self._data = bytearray()
+        self._parts: list[tuple[int, int]] = []  # of the body, in the data
+        self._at = 0  # what was looked at
+        self._length: int | None = None  # None = chunks
+        self._headed = False
+
+    def take(self, data: bytes) -> bool:
+        """Take what came; return whether this was the last of it.
+
+        Raises:
+            ValueError, IndexError: it is not as HTTP/1.1 has it.
+        """
+        self._data += data
+        if not self._headed:
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            self._read_head(self._data[:end].decode("latin-1"))
+            self._at = end + 4
+        if self._length is None:
+            return self._take_chunks()
+        if len(self._data) < self._at + self._length:
+            return False
+        self._parts = [(self._at, self._at + self._length)]
+        return True
+
+    def _read_head(self, head: str) -> None:
+        first, *lines = head.split("\r\n")
+        self.status = int(first.split(" ", 2)[1])
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if "chunked" not in headers.get("transfer-encoding", ""):
+            self._length = int(headers.get("content-length", "0"))
+        self.closes = headers.get("connection", "").lower() == "close"
+        self._headed = True
+
+    def _take_chunks(self) -> bool:
+        while (end := self._data.find(b"\r\n", self._at)) >= 0:
+            start = end + 2
+            size = int(self._data[self._at : end].split(b";")[0], 16)
+            if len(self._data) < start + size + 2:
+                return False
+            if size == 0:
+                return True
+            self._parts.append((start, start + size))
+            self._at = start + size + 2
+        return False
+
+    def body(self) -> bytes:
+        """All of it."""
+        return b"".join(self._data[start:end] for start, end in self._parts)
 
 
 async def closed_loop(
@@ -181,7 +264,7 @@ async def closed_loop(
             except (OSError, EOFError) as error:
                 load.fail(type(error).__name__)
                 return
-            load.note(request, reply.status, time.perf_counter() - sent)
+            load.note(request, reply.status, reply.at - sent)
 
     try:
         await asyncio.gather(*map(client, connections))
@@ -218,10 +301,9 @@ class _Arrivals:
         except (OSError, EOFError) as error:
             self.load.fail(type(error).__name__)
             return
-        now = time.perf_counter()
-        self.load.note(request, reply.status, now - sent)
+        self.load.note(request, reply.status, reply.at - sent)
         if reply.status == 200:
-            self.last_answer = now
+            self.last_answer = reply.at
         if connection.open:
             self._free.append(connection)
 

@@ -87,7 +87,7 @@ async def test_a_server_that_hangs_up_is_a_failure(server: StubServer) -> None:
 
     server.answer = nothing
     load = await closed_loop(server.port, REQUESTS, clients=1, seconds=0, least_requests=1)
-    assert load.failed == {"IncompleteReadError": 1}
+    assert load.failed == {"ConnectionResetError": 1}
 
 
 async def test_chunks_are_read_to_their_end(server: StubServer) -> None:
@@ -100,6 +100,47 @@ async def test_chunks_are_read_to_their_end(server: StubServer) -> None:
     connection = await Connection.to(server.port)
     assert [(await connection.post(REQUESTS[0])).body for _ in range(2)] == [b"abcde", b"abcde"]
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(200, b"abcde"),
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n",
+    ],
+    ids=["length", "chunks"],
+)
+async def test_an_answer_may_come_in_any_parts(server: StubServer, answer: bytes) -> None:
+    """It is whole with its last byte and not before."""
+    connection = await Connection.to(server.port)
+    never = asyncio.Event()
+
+    async def silent(_: bytes) -> bytes:
+        await never.wait()
+        return answer
+
+    server.answer = silent
+    for cut in range(1, len(answer)):
+        asking = asyncio.create_task(connection.post(REQUESTS[0]))
+        await asyncio.sleep(0)
+        connection.data_received(answer[:cut])
+        await asyncio.sleep(0)
+        assert not asking.done()
+        connection.data_received(answer[cut:])
+        assert (await asking).body == b"abcde"
+    connection.close()
+    never.set()
+
+
+async def test_what_is_no_answer_is_a_failure(server: StubServer) -> None:
+    """It is not waited for, and not counted as one."""
+
+    async def rubbish(_: bytes) -> bytes:
+        return b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
+
+    server.answer = rubbish
+    load = await closed_loop(server.port, REQUESTS, clients=1, seconds=0, least_requests=1)
+    assert load.failed == {"ConnectionError": 1}
 
 
 async def test_arrivals_do_not_wait_for_answers(server: StubServer) -> None:
