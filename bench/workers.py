@@ -10,6 +10,7 @@ what bench/many_cores.py asks for, and holds on a busy machine, where texts per 
 """
 
 import argparse
+import asyncio
 import http.client
 import json
 import os
@@ -19,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from comparison.http_load import Load, Request, closed_loop
 
 from service.faq.queries import demo_queries
 
@@ -65,9 +67,9 @@ class Server:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            found = re.search(r'"url": ?"http://([^"]+)"', line)
+            found = re.search(r'"url": ?"http://[^":]+:(\d+)"', line)
             if found:
-                self.address = found[1]
+                self.port = int(found[1])
                 break
         else:
             raise SystemExit("it did not start")
@@ -92,7 +94,7 @@ class Server:
 
     def batches(self) -> float:
         """Run so far."""
-        connection = http.client.HTTPConnection(self.address, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
         connection.close()
@@ -111,57 +113,30 @@ def _cpu_seconds(stat: Path) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND  # utime, stime
 
 
-def load(address: str, texts: Sequence[str], clients: int, seconds: float) -> list[float]:
-    """Milliseconds that each request took.
+def load(port: int, texts: Sequence[str], clients: int, seconds: float) -> Load:
+    """Have ``clients`` send ``texts``, one a request, each waiting for its answer.
 
     Raises:
         SystemExit: one was not answered with 200.
     """
-    ends_at = time.perf_counter() + seconds
-    took: list[float] = []
-    failures: list[str] = []
-
-    def client(first: int) -> None:
-        connection = http.client.HTTPConnection(address, timeout=300)
-        at = first
-        try:
-            while time.perf_counter() < ends_at:
-                body = json.dumps({"inputs": texts[at % len(texts)]})
-                at += clients
-                began = time.perf_counter()
-                connection.request("POST", "/embed", body, {"content-type": "application/json"})
-                answer = connection.getresponse()
-                answer.read()
-                took.append(1000 * (time.perf_counter() - began))
-                if answer.status != 200:
-                    failures.append(f"status {answer.status}")
-        except (OSError, http.client.HTTPException) as error:
-            failures.append(repr(error))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise SystemExit(f"{len(failures)} requests failed, the first with {failures[0]}")
-    return took
+    requests = [Request("/embed", json.dumps({"inputs": text}).encode(), 1, 0) for text in texts]
+    done = asyncio.run(closed_loop(port, requests, clients=clients, seconds=seconds))
+    if done.failed or done.refused:
+        raise SystemExit(f"requests failed: {done.failed}, {len(done.refused)} refused")
+    return done
 
 
 def measure(server: Server, clients: int, seconds: float) -> Figures:
     """One round."""
     texts = [query.query for query in demo_queries()]
-    load(server.address, texts, clients, min(2.0, seconds))  # the first batches of each shape cost more
+    load(server.port, texts, clients, min(2.0, seconds))  # the first batches of each shape cost more
     loop, everything, batches = server.loop_seconds(), server.all_seconds(), server.batches()
-    began = time.perf_counter()
-    took = sorted(load(server.address, texts, clients, seconds))
-    wall = time.perf_counter() - began
+    done = load(server.port, texts, clients, seconds)
     loop, everything = server.loop_seconds() - loop, server.all_seconds() - everything
-    answered = len(took)
+    answered = len(done.latencies)
+    took = sorted(1000 * taken for taken in done.latencies)
     return Figures(
-        answered / wall,
+        answered / done.seconds,
         took[answered // 2],
         took[min(answered - 1, answered * 99 // 100)],
         1000 * loop / answered,
