@@ -53,18 +53,12 @@ def label_lines(**fields: object) -> None:
         handler.addFilter(label)
 
 
-# What uvicorn says and we say better; and what it says to somebody who wants to serve WebSockets, whenever a
-# client offers HTTP/2.
-_NO_NEWS = (
-    "Application startup failed. Exiting.",
-    "Invalid HTTP request received.",
-    "No supported WebSocket library detected.",
-    "Unsupported upgrade request.",
-)
+# What uvicorn says and we say better.
+_NO_NEWS = "Application startup failed. Exiting."
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_NO_NEWS)
+    return record.getMessage() != _NO_NEWS
 
 
 def extra_fields(record: logging.LogRecord) -> Mapping[str, object]:
