@@ -175,7 +175,7 @@ class BatchRules:
         low, high = int(batch.input_ids.min()), int(batch.input_ids.max())
         if low < 0 or high >= self.vocab_size:
             raise ValueError(f"token ids {low} to {high} leave the vocabulary of {self.vocab_size}")
-        if not np.isin(batch.attention_mask, (0, 1)).all():
+        if batch.attention_mask.min() < 0 or batch.attention_mask.max() > 1:
             raise ValueError("attention_mask holds values other than 0 and 1")
         if not batch.attention_mask.any(axis=1).all():
             raise ValueError("attention_mask hides every token of a row")

@@ -156,6 +156,7 @@ def spoilt(**arrays: object) -> TokenBatch:
         (spoilt(input_ids=np.array([[2, -1, 3]])), "-1 to 3 leave the vocabulary"),
         (spoilt(input_ids=np.array([[2, 10**6, 3]])), "leave the vocabulary"),
         (spoilt(attention_mask=np.array([[1, 2, 0]])), "other than 0 and 1"),
+        (spoilt(attention_mask=np.array([[1, -1, 0]])), "other than 0 and 1"),
         (spoilt(attention_mask=np.array([[0, 0, 0]])), "hides every token"),
         (pad_batch([np.full(MAX_TOKENS + 1, 5, dtype=np.int64)], 0), f"{MAX_TOKENS + 1} tokens"),
         (TokenBatch(*[np.zeros((0, 3), dtype=np.int64)] * 3), "int64"),
