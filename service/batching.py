@@ -69,7 +69,7 @@ class BatchStats:
     Attributes:
         size: rows.
         tokens: real tokens.
-        padded_tokens: rows x longest row, >= tokens.
+        padded_tokens: rows x what they were padded to, >= tokens.
         queue_seconds: per row, from admission to the start of the run.
         run_seconds: inside ``run_batch``.
         failed: ``run_batch`` raised or broke its contract.
@@ -108,6 +108,7 @@ class DynamicBatcher(Generic[Item, Result]):
         run_batch: called in the execution thread with the items of a batch; returns one result for each. With
             ``BrokenModelError`` it ends the batcher.
         length: tokens of an item, >= 0; decides what is batched together.
+        row_length: to what ``run_batch`` pads so many rows whose longest has so many tokens; None = to that.
         execution: the thread shared with the other batchers of the process.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
@@ -119,6 +120,7 @@ class DynamicBatcher(Generic[Item, Result]):
         run_batch: Callable[[Sequence[Item]], Sequence[Result]],
         *,
         length: Callable[[Item], int],
+        row_length: Callable[[int, int], int] | None = None,
         execution: ExecutionThread,
         limits: BatchingLimits | None = None,
         name: str = "model",
@@ -128,6 +130,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self.limits = limits or BatchingLimits()
         self._run_batch = run_batch
         self._length = length
+        self._row_length = row_length or _longest
         self._execution = execution
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
@@ -210,6 +213,7 @@ class DynamicBatcher(Generic[Item, Result]):
         # Mostly a method of whoever has this batcher: the two would keep each other, and a model of a hundred
         # megabytes, until the garbage collector looks at what is old.
         self._run_batch = _closed
+        self._row_length = _longest
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -460,7 +464,7 @@ class DynamicBatcher(Generic[Item, Result]):
         large = 2 * tokens >= self.limits.max_batch_tokens or 2 * len(batch) >= self.limits.max_batch_size
         if large and not failed:
             self._bound_queue_by_time(rate)
-        padded_tokens = len(batch) * max(entry.length for entry in batch)
+        padded_tokens = len(batch) * self._row_length(len(batch), max(entry.length for entry in batch))
         self._runs += 1
         logs = [entry.request.log for entry in batch]
         trace_ids: tuple[str | None, ...] = ()
@@ -508,6 +512,11 @@ class _Run(Generic[Result]):
     error: BaseException | None
     started_at: float
     ended_at: float
+
+
+def _longest(rows: int, longest: int) -> int:
+    del rows
+    return longest
 
 
 def _closed(items: Sequence[object]) -> NoReturn:

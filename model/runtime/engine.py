@@ -84,6 +84,7 @@ def pad_batch(
     pad_token_id: int,
     *,
     token_types: Sequence[NDArray[np.int64] | None] | None = None,
+    length: int = 0,
 ) -> TokenBatch:
     """Pad ``rows`` ([S_i] int64 each) at the end to the longest.
 
@@ -91,6 +92,7 @@ def pad_batch(
         rows: token ids.
         pad_token_id: what is put behind them.
         token_types: of each row, [S_i] int64; None = all 0, for a row or for all.
+        length: that they get at least.
 
     Raises:
         ValueError: no rows, or a row without tokens (its mean over no tokens would not be a number), or token
@@ -98,7 +100,7 @@ def pad_batch(
     """
     if not rows or min(len(row) for row in rows) == 0:
         raise ValueError("a batch needs at least one row, and every row at least one token")
-    shape = (len(rows), max(len(row) for row in rows))
+    shape = (len(rows), max(length, *(len(row) for row in rows)))
     input_ids = np.full(shape, pad_token_id, dtype=np.int64)
     attention_mask = np.zeros(shape, dtype=np.int64)
     token_type_ids = np.zeros(shape, dtype=np.int64)
@@ -126,6 +128,10 @@ class Engine(Protocol):
     @property
     def threads(self) -> int:
         """Compute threads in use."""
+        ...
+
+    def row_length(self, rows: int, longest: int) -> int:
+        """To how many tokens ``rows`` are best padded, of which the longest has ``longest``; no fewer."""
         ...
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -230,6 +236,11 @@ class OnnxRuntimeEngine:
         )
         self._traced = trace_prefix is not None
         _check_signature(self._session, bundle)
+
+    def row_length(self, rows: int, longest: int) -> int:
+        """``longest``: it runs any shape as it is."""
+        del rows
+        return longest
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Compute the named outputs for ``batch``.

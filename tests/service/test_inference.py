@@ -1010,6 +1010,21 @@ async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, bud
     assert notes.watched == [(embedder._model, 1)]
 
 
+async def test_rows_are_padded_to_what_the_engine_wants(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """And told as they were run; neither the vector nor the account of the text has any of it."""
+    notes = _Notes()
+    engine = FakeEngine(size=32)  # wants an even number of tokens where there is one row
+    async with _with_engine(embedding_bundle, engine, budget, observer=notes) as embedder:
+        alone = await embedder.embed(["hello"], EmbeddingOptions())
+        both = await embedder.embed(["hello", "hello"], EmbeddingOptions())
+    assert alone.tokens == [3]
+    assert engine.shapes == [(1, 4), (2, 3)]
+    assert [(stats.tokens, stats.padded_tokens) for stats in notes.batches] == [(3, 4), (6, 6)]
+    np.testing.assert_array_equal(alone.vectors[0], both.vectors[0])
+
+
 async def test_the_observer_is_told_of_the_entities(ner_bundle: Bundle, budget: ComputeBudget) -> None:
     """Those of the answer, by label; those that the caller did not want are not in it."""
     notes = _Notes()

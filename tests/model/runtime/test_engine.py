@@ -415,6 +415,44 @@ def test_openvino_quantises_no_activations_and_computes_in_what_is_said(bundle: 
     assert compiled.get_property("ENABLE_CPU_PINNING") is False
 
 
+SHIPPED = Path(__file__).parents[3] / "models" / "multilingual-e5-small-zh-en"
+
+
+def test_openvino_keeps_kernels_of_some_shapes_only() -> None:
+    """By default it keeps those of 700 and more: half a gigabyte, and 48 MiB of the 150 here (3 as it is)."""
+    program = f"""
+from pathlib import Path
+import numpy as np
+from model.runtime.bundle import Bundle
+from model.runtime.engine import pad_batch
+from model.runtime.openvino_engine import OpenVinoEngine
+
+engine = OpenVinoEngine(Bundle.load(Path({str(SHIPPED)!r}), verify_hashes=False), threads=1)
+
+def mib_after(shapes):
+    for rows, length in shapes:
+        engine.run(pad_batch([np.arange(5, 5 + length)] * rows, 1), ["embeddings_mean"])
+    return int(Path("/proc/self/statm").read_text().split()[1]) / 256
+
+shapes = [(1 + n % 3, 60 - n // 5) for n in range(250)]
+print(-mib_after(shapes[:100]) + mib_after(shapes[100:]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 20
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 200])
+def test_openvino_wants_few_lengths_of_few_rows(bundle: Bundle, rows: int) -> None:
+    """A length never seen costs one text more than to compute seven tokens of padding."""
+    engine = OpenVinoEngine(bundle, threads=1)
+    most = bundle.manifest.max_tokens
+    wanted = [engine.row_length(rows, longest) for longest in range(1, most + 1)]
+    assert all(longest <= length <= most for longest, length in enumerate(wanted, 1))
+    assert all(length - longest < 16 / rows for longest, length in enumerate(wanted, 1))
+    assert len(set(wanted)) == {1: -(-most // 8), 2: -(-most // 4), 3: -(-most // 2)}.get(rows, most)
+    assert OnnxRuntimeEngine(bundle, threads=1).row_length(rows, 9) == 9
+
+
 def test_openvinos_threads_give_way(bundle: Bundle) -> None:
     """As ONNX Runtime's do; asked in a process where no other test's threads come and go."""
     program = f"""
