@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from comparison import tei_schedule
 from comparison.engines import engine_by_name
-from comparison.packing import length_grouped, padded_tokens
+from comparison.packing import length_grouped
 from comparison.worker import plain, serve
 from model.runtime.bundle import Bundle
 from model.runtime.engine import TokenBatch, pad_batch
@@ -54,8 +54,10 @@ class BareEngine:
         return [len(row) for row in self._rows]
 
     def batch(self, positions: list[int]) -> TokenBatch:
-        """Pad the texts at ``positions``."""
-        return pad_batch([self._rows[position] for position in positions], self._tokenizer.pad_token_id)
+        """Pad the texts at ``positions`` to what the engine wants."""
+        rows = [self._rows[position] for position in positions]
+        length = self._engine.row_length(len(rows), max(map(len, rows)))
+        return pad_batch(rows, self._tokenizer.pad_token_id, length=length)
 
     def run(self, batch: TokenBatch) -> float:
         """Run a batch; return the seconds it took."""
@@ -91,12 +93,13 @@ class BareEngine:
         number = 0
         while seconds < order["seconds"] or number < order["least_requests"]:
             window = windows[number % len(windows)]
-            taken = sum(self.run(batch) for batch in map(self.batch, window))
+            batches = [self.batch(positions) for positions in window]
+            taken = sum(map(self.run, batches))
             seconds += taken
             latencies.append(taken)
             done += sum(map(len, window))
-            computed += padded_tokens(window, lengths)
-            tokens += sum(lengths[position] for batch in window for position in batch)
+            computed += sum(batch.input_ids.size for batch in batches)
+            tokens += sum(lengths[position] for positions in window for position in positions)
             number += 1
         return {
             "seconds": seconds, "texts": done, "tokens": tokens, "padding": computed / tokens,

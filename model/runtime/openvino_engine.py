@@ -45,8 +45,9 @@ _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Ty
 # For each shape of a batch OpenVINO makes kernels, some 4 of them in 3 to 4 ms, and keeps 5,000 by default:
 # half a gigabyte after 700 shapes. These are for about 36 shapes (bench/README.md).
 _KEPT_KERNELS: Final = 128
-# Tokens to a multiple of which so many rows are padded: few rows are of few shapes then, and seldom wait for
-# kernels to be made. Of many rows each token would cost more than that saves.
+# So many rows are padded to a multiple of so many tokens, of twice as many above 64 tokens and of four times
+# as many above 128: few rows are of few shapes then, and seldom wait for kernels to be made. Of many rows
+# each token would cost more than that saves.
 _STEPS: Final = {1: 8, 2: 4, 3: 2, 4: 2}
 
 
@@ -91,8 +92,10 @@ class OpenVinoEngine:
         self._request: Any = compiled.create_infer_request()
 
     def row_length(self, rows: int, longest: int) -> int:
-        """A multiple of a few tokens where there are few rows, or the longest that the model reads."""
+        """A multiple of some tokens where there are few rows, or the longest that the model reads."""
         step = _STEPS.get(rows, 1)
+        if step > 1:
+            step *= 1 + (longest > 64) + 2 * (longest > 128)
         return min(-(-longest // step) * step, max(longest, self._rules.max_tokens))
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
