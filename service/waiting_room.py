@@ -25,7 +25,8 @@ class BatchingLimits:
     """What the batcher may hold and build. Tokens of a batch count padding; tokens of the queue do not.
 
     Attributes:
-        max_batch_tokens: rows x longest row; only a single longer row may exceed it, alone.
+        max_batch_tokens: rows x longest row; only a single longer row may exceed it, alone. What an engine
+            adds to few rows (`model.runtime.engine.Engine.row_length`) is not counted.
         max_batch_size: rows.
         max_queue_tokens: tokens waiting, over all requests.
         max_queue_items: items waiting, over all requests.
