@@ -261,7 +261,7 @@ async def closed_loop(
             sent = time.perf_counter()
             try:
                 reply = await connection.post(request)
-            except (OSError, EOFError) as error:
+            except OSError as error:
                 load.fail(type(error).__name__)
                 return
             load.note(request, reply.status, reply.at - sent)
@@ -298,7 +298,7 @@ class _Arrivals:
         try:
             connection = self._free.pop() if self._free else await self._connect()
             reply = await connection.post(request)
-        except (OSError, EOFError) as error:
+        except OSError as error:
             self.load.fail(type(error).__name__)
             return
         self.load.note(request, reply.status, reply.at - sent)
