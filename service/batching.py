@@ -4,9 +4,9 @@ How a batch comes about
     Nothing waits for a timer (unless ``max_wait_s`` asks for it): when a run ends, the next batch is formed
     from whatever queued meanwhile, so an idle service adds no delay and a busy one fills its batches itself.
     A batch starts with the oldest item and takes its neighbours in length, because every row is padded to the
-    longest: the budget counts rows x longest row. Younger items may overtake an older one, but only within
-    ``max_overtake_tokens``. That bound is in work and not in seconds: under overload every item would be over
-    any bound in seconds, and grouping by length would stop exactly when it is needed most.
+    longest: the budget counts padding, by what it costs. Younger items may overtake an older one, but only
+    within ``max_overtake_tokens``. That bound is in work and not in seconds: under overload every item would
+    be over any bound in seconds, and grouping by length would stop exactly when it is needed most.
 
 Who gets in
     The queue is bounded in tokens and in items. A request is admitted or refused as a whole. A large one
@@ -69,7 +69,7 @@ class BatchStats:
     Attributes:
         size: rows.
         tokens: real tokens.
-        padded_tokens: rows x what they were padded to, >= tokens.
+        padded_tokens: for how many the layers were computed, >= tokens.
         queue_seconds: per row, from admission to the start of the run.
         run_seconds: inside ``run_batch``.
         failed: ``run_batch`` raised or broke its contract.
@@ -108,7 +108,9 @@ class DynamicBatcher(Generic[Item, Result]):
         run_batch: called in the execution thread with the items of a batch; returns one result for each. With
             ``BrokenModelError`` it ends the batcher.
         length: tokens of an item, >= 0; decides what is batched together.
-        row_length: to what ``run_batch`` pads so many rows whose longest has so many tokens; None = to that.
+        computed_tokens: for how many tokens ``run_batch`` computes, of rows of such lengths; None = rows
+            times longest row.
+        padding_cost: what a token of padding costs beside one of a text, 0 to 1.
         execution: the thread shared with the other batchers of the process.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
@@ -120,7 +122,8 @@ class DynamicBatcher(Generic[Item, Result]):
         run_batch: Callable[[Sequence[Item]], Sequence[Result]],
         *,
         length: Callable[[Item], int],
-        row_length: Callable[[int, int], int] | None = None,
+        computed_tokens: Callable[[Sequence[int]], int] | None = None,
+        padding_cost: float = 1.0,
         execution: ExecutionThread,
         limits: BatchingLimits | None = None,
         name: str = "model",
@@ -130,7 +133,8 @@ class DynamicBatcher(Generic[Item, Result]):
         self.limits = limits or BatchingLimits()
         self._run_batch = run_batch
         self._length = length
-        self._row_length = row_length or _longest
+        self._computed_tokens = computed_tokens or _padded
+        self._padding_cost = padding_cost
         self._execution = execution
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
@@ -213,7 +217,7 @@ class DynamicBatcher(Generic[Item, Result]):
         # Mostly a method of whoever has this batcher: the two would keep each other, and a model of a hundred
         # megabytes, until the garbage collector looks at what is old.
         self._run_batch = _closed
-        self._row_length = _longest
+        self._computed_tokens = _padded
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -379,7 +383,7 @@ class DynamicBatcher(Generic[Item, Result]):
                     await self._wake.wait()
 
     def _form(self) -> list[Entry[Item, Result]]:
-        batch = self._room.choose(self.limits)
+        batch = self._room.choose(self.limits, self._padding_cost)
         for entry in batch:
             self._leave(entry)
         for request in {entry.request for entry in batch}:
@@ -464,7 +468,7 @@ class DynamicBatcher(Generic[Item, Result]):
         large = 2 * tokens >= self.limits.max_batch_tokens or 2 * len(batch) >= self.limits.max_batch_size
         if large and not failed:
             self._bound_queue_by_time(rate)
-        padded_tokens = len(batch) * self._row_length(len(batch), max(entry.length for entry in batch))
+        padded_tokens = self._computed_tokens([entry.length for entry in batch])
         self._runs += 1
         logs = [entry.request.log for entry in batch]
         trace_ids: tuple[str | None, ...] = ()
@@ -514,9 +518,8 @@ class _Run(Generic[Result]):
     ended_at: float
 
 
-def _longest(rows: int, longest: int) -> int:
-    del rows
-    return longest
+def _padded(lengths: Sequence[int]) -> int:
+    return len(lengths) * max(lengths)
 
 
 def _closed(items: Sequence[object]) -> NoReturn:

@@ -275,7 +275,8 @@ class _Model:
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
             self._run,
             length=lambda row: len(row.input_ids),
-            row_length=engine.row_length,
+            computed_tokens=engine.computed_tokens,
+            padding_cost=engine.padding_cost,
             execution=budget.execution,
             limits=self.limits,
             name=manifest.name,
@@ -484,7 +485,6 @@ class _Model:
             [row.input_ids for row in rows],
             self.tokenizer.pad_token_id,
             token_types=[row.token_type_ids for row in rows],
-            length=self._engine.row_length(len(rows), max(len(row.input_ids) for row in rows)),
         )
         outputs = self._engine.run(batch, wanted)
         return [

@@ -581,7 +581,9 @@ class _ModelFamilies:
         self.batch_size = histogram("batch_size", "Rows of a batch.", _SIZE_BUCKETS)
         self.batch_tokens = histogram("batch_tokens", "Tokens of a batch, padding counted.", _TOKEN_BUCKETS)
         self.padding_ratio = histogram(
-            "padding_ratio", "Tokens of a batch with padding over those without; 1 = none.", _RATIO_BUCKETS
+            "padding_ratio",
+            "Tokens that layers compute in a batch over those of its texts; 1 = no padding.",
+            _RATIO_BUCKETS,
         )
         self.failed_batches = counter("failed_batches", "Runs of the model that failed.")
         self.texts = counter("texts", "Texts answered.")

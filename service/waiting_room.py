@@ -25,8 +25,8 @@ class BatchingLimits:
     """What the batcher may hold and build. Tokens of a batch count padding; tokens of the queue do not.
 
     Attributes:
-        max_batch_tokens: rows x longest row; only a single longer row may exceed it, alone. What an engine
-            adds to few rows (`model.runtime.engine.Engine.row_length`) is not counted.
+        max_batch_tokens: rows x longest row, or less where padding costs less; only a single longer row may
+            exceed it, alone.
         max_batch_size: rows.
         max_queue_tokens: tokens waiting, over all requests.
         max_queue_items: items waiting, over all requests.
@@ -36,9 +36,10 @@ class BatchingLimits:
         max_wait_s: how long the oldest item may be held back for company; 0 = never.
         max_overtake_tokens: how far behind an item, in tokens, a younger one may stand and still run before
             it; None = 16 full batches.
-        max_padding_ratio: padded size of a batch over its real tokens that a neighbour may cause, >= 1.
-        free_padding_tokens: padding always accepted, since one more run would cost more than it
-            (bench/batching.py).
+        max_padding_ratio: padded size of a batch over its real tokens that a neighbour may cause, >= 1;
+            padding that costs less counts for less.
+        free_padding_tokens: padding always accepted, counted in the same way, since one more run would cost
+            more than it (bench/batching.py).
         stall_timeout_s: a run without progress for this long counts as hung.
     """
 
@@ -257,8 +258,14 @@ class WaitingRoom(Generic[Item, Result]):
             self._lengths.pop(bisect.bisect_left(self._lengths, entry.length))
         self.tokens -= entry.length
 
-    def choose(self, limits: BatchingLimits) -> "list[Entry[Item, Result]]":
-        """The next batch: the oldest entry, then its neighbours in length; nothing is removed yet."""
+    def choose(self, limits: BatchingLimits, padding_cost: float = 1.0) -> "list[Entry[Item, Result]]":
+        """The next batch: the oldest entry, then its neighbours in length; nothing is removed yet.
+
+        Args:
+            limits: of a batch, and of who may overtake.
+            padding_cost: what a token of padding costs beside one of a text, 0 to 1; for so much of one it
+                counts.
+        """
         anchor = self.oldest
         batch = [anchor]
         longest = real_tokens = anchor.length
@@ -275,9 +282,9 @@ class WaitingRoom(Generic[Item, Result]):
             entry = down if down_padding <= up_padding else up
             assert entry is not None  # noqa: S101 - one side is finite
             new_longest = max(longest, entry.length)
-            padded_tokens = (len(batch) + 1) * new_longest
             new_tokens = real_tokens + entry.length
-            fits = padded_tokens <= limits.max_batch_tokens and padded_tokens - new_tokens <= max(
+            padding = padding_cost * ((len(batch) + 1) * new_longest - new_tokens)
+            fits = new_tokens + padding <= limits.max_batch_tokens and padding <= max(
                 limits.free_padding_tokens, (limits.max_padding_ratio - 1) * new_tokens
             )
             if fits:

@@ -54,10 +54,8 @@ class BareEngine:
         return [len(row) for row in self._rows]
 
     def batch(self, positions: list[int]) -> TokenBatch:
-        """Pad the texts at ``positions`` to what the engine wants."""
-        rows = [self._rows[position] for position in positions]
-        length = self._engine.row_length(len(rows), max(map(len, rows)))
-        return pad_batch(rows, self._tokenizer.pad_token_id, length=length)
+        """Pad the texts at ``positions`` to the longest."""
+        return pad_batch([self._rows[position] for position in positions], self._tokenizer.pad_token_id)
 
     def run(self, batch: TokenBatch) -> float:
         """Run a batch; return the seconds it took."""

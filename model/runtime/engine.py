@@ -130,8 +130,13 @@ class Engine(Protocol):
         """Compute threads in use."""
         ...
 
-    def row_length(self, rows: int, longest: int) -> int:
-        """To how many tokens ``rows`` are best padded, of which the longest has ``longest``; no fewer."""
+    @property
+    def padding_cost(self) -> float:
+        """What a token of padding costs, beside one of a text: 1 where all is computed for it, 0 at least."""
+        ...
+
+    def computed_tokens(self, lengths: Sequence[int]) -> int:
+        """For how many tokens it computes its layers, in a batch of rows of these ``lengths``."""
         ...
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -237,10 +242,14 @@ class OnnxRuntimeEngine:
         self._traced = trace_prefix is not None
         _check_signature(self._session, bundle)
 
-    def row_length(self, rows: int, longest: int) -> int:
-        """``longest``: it runs any shape as it is."""
-        del rows
-        return longest
+    @property
+    def padding_cost(self) -> float:
+        """1: it computes all of it."""
+        return 1.0
+
+    def computed_tokens(self, lengths: Sequence[int]) -> int:
+        """Rows times longest row."""
+        return len(lengths) * max(lengths)
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Compute the named outputs for ``batch``.

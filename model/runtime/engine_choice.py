@@ -45,7 +45,7 @@ How = Literal["only", "measured", "remembered", "unmeasured"]
 OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 _X86_BFLOAT16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
-_PROCEDURE: Final = 1
+_PROCEDURE: Final = 2
 # [B, S] of the batches that are measured: one short text, and company.
 _SHAPES: Final = ((1, 16), (8, 32))
 _SECONDS: Final = 0.8
@@ -196,21 +196,21 @@ def _openvino_multiplies_bfloat16(processor: Processor, folder: Path | None) -> 
     if (known := read_record(path, what, read)) is not None:
         return known
     # Here and not at the top: it takes a quarter of a second and 25 MB, and need not be installed.
-    from model.runtime import openvino_engine  # noqa: PLC0415
+    from model.runtime import openvino_library  # noqa: PLC0415
 
-    has = openvino_engine.multiplies_bfloat16()
+    has = openvino_library.multiplies_bfloat16()
     write_record(path, what, {"circumstances": circumstances, "has": "bfloat16" if has else "no bfloat16"})
     return has
 
 
 def _openvino_version() -> str:
-    """As ``openvino_engine.version`` has it, without importing OpenVINO where its package tells."""
+    """As ``openvino_library.version`` has it, without importing OpenVINO where its package tells."""
     try:
         return importlib.metadata.version("openvino").split("-", 1)[0]
     except importlib.metadata.PackageNotFoundError:  # a folder that no package manager put there
-        from model.runtime import openvino_engine  # noqa: PLC0415 - see above
+        from model.runtime import openvino_library  # noqa: PLC0415 - see above
 
-        return openvino_engine.version()
+        return openvino_library.version()
 
 
 def _digest_of_features(processor: Processor) -> str:

@@ -5,10 +5,7 @@ Importing this module needs the extra ``openvino``; ``engine_choice`` imports it
 
 from __future__ import annotations
 
-import functools
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +19,7 @@ from model.runtime.bundle import Bundle, BundleError, reading
 from model.runtime.engine import (
     GRAPH_NAME,
     INPUT_NAMES,
+    PER_TOKEN_OUTPUTS,
     BatchRules,
     Precision,
     TokenBatch,
@@ -30,25 +28,27 @@ from model.runtime.engine import (
     return_freed_memory,
     weight_files,
 )
-
-# Importing OpenVINO reports that to its maker, by this package of its dependencies; this service reports to
-# nobody. Where the package cannot be imported, OpenVINO has a silent stand-in.
-sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-# oneDNN, below it, keeps 1,024 of the kernels that it makes for each shape; what it keeps is kept once more
-# by OpenVINO (`_KEPT_KERNELS`). It reads the variable when it makes the first.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-import openvino as ov  # noqa: E402
-from openvino import opset8  # noqa: E402
-from openvino.passes import ConstantFolding, Manager  # noqa: E402
+from model.runtime.openvino_graph import (
+    KEPT,
+    PLACES,
+    drop_nan_guards,
+    floor_quotients,
+    unpad,
+    unpadded_inputs,
+)
+from model.runtime.openvino_library import core, multiplies_bfloat16, ov, passes, version
 
 _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Type.bf16}
-# For each shape of a batch OpenVINO makes kernels, some 4 of them in 3 to 4 ms, and keeps 5,000 by default:
-# half a gigabyte after 700 shapes. These are for about 36 shapes (bench/README.md).
-_KEPT_KERNELS: Final = 128
-# So many rows are padded to a multiple of so many tokens, of twice as many above 64 tokens and of four times
-# as many above 128: few rows are of few shapes then, and seldom wait for kernels to be made. Of many rows
-# each token would cost more than that saves.
-_STEPS: Final = {1: 8, 2: 4, 3: 2, 4: 2}
+# OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
+# 5,000 by default (bench/README.md).
+_KEPT_KERNELS: Final = 256
+# So both are rounded up: where there are up to 64, to a multiple of 8, and so on.
+_TOKENS: Final = ((64, 8), (512, 16))
+_LENGTHS: Final = ((64, 8), (128, 16))
+_BEYOND: Final = 32
+# What a token of padding costs beside one of a text: attention alone is computed for it, a small part of a
+# layer at such lengths (bench/README.md).
+_PADDING_COST: Final = 0.2
 
 
 class OpenVinoEngine:
@@ -80,9 +80,11 @@ class OpenVinoEngine:
         self.name = f"openvino {version()}"
         self._rules = BatchRules.of(bundle.manifest)
         compiled = load_gently(lambda: _compile(bundle, threads, precision, packed=packed))
+        inputs = {port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.inputs}
+        self._unpadded = KEPT in inputs
         check_signature(
             bundle,
-            inputs={port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.inputs},
+            inputs={name: kind for name, kind in inputs.items() if name not in (KEPT, PLACES)},
             outputs={
                 port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.outputs
             },
@@ -91,12 +93,14 @@ class OpenVinoEngine:
         self._compiled: Any = compiled
         self._request: Any = compiled.create_infer_request()
 
-    def row_length(self, rows: int, longest: int) -> int:
-        """A multiple of some tokens where there are few rows, or the longest that the model reads."""
-        step = _STEPS.get(rows, 1)
-        if step > 1:
-            step *= 1 + (longest > 64) + 2 * (longest > 128)
-        return min(-(-longest // step) * step, max(longest, self._rules.max_tokens))
+    @property
+    def padding_cost(self) -> float:
+        """Attention's share, where layers leave padding out."""
+        return _PADDING_COST if self._unpadded else 1.0
+
+    def computed_tokens(self, lengths: Sequence[int]) -> int:
+        """The texts' own, rounded up; attention's padding is not counted."""
+        return _rounded(sum(lengths), _TOKENS) if self._unpadded else len(lengths) * max(lengths)
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Compute the named outputs for ``batch``.
@@ -110,36 +114,26 @@ class OpenVinoEngine:
         if self._request is None:
             raise RuntimeError("the engine is closed")
         self._rules.check(batch, outputs)
+        longest = batch.input_ids.shape[1]
+        if self._unpadded:
+            batch = _lengthened(batch, min(_rounded(longest, _LENGTHS), max(longest, self._rules.max_tokens)))
         feeds = {name: np.ascontiguousarray(getattr(batch, name)) for name in INPUT_NAMES}
+        if self._unpadded:
+            tokens = int(batch.attention_mask.sum())
+            feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKENS))
         # Without `share_outputs` it would copy all outputs, hidden states too. What is asked for is copied
         # here: the request's own arrays are overwritten by the next run.
         self._request.infer(feeds, share_inputs=True, share_outputs=True)
-        return {name: np.array(self._request.get_tensor(name).data) for name in outputs}
+        results = {name: self._request.get_tensor(name).data for name in outputs}
+        return {
+            name: np.array(result[:, :longest] if name in PER_TOKEN_OUTPUTS else result)
+            for name, result in results.items()
+        }
 
     def close(self) -> None:
         """Free the model and its memory. Closing twice is fine."""
         self._request = None
         self._compiled = None
-
-
-def version() -> str:
-    """Of OpenVINO: "2026.4.1", without build and branch."""
-    return str(ov.__version__).split("-", 1)[0]
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether OpenVINO computes in bfloat16 on this processor; where it does not, it would silently not."""
-    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-@functools.cache
-def _core() -> Any:
-    """What OpenVINO has once a process: its plugins."""
-    core = ov.Core()
-    # Weights are copied while loading, as ONNX Runtime does: a model folder may be replaced, or its disk be
-    # gone, under a running service, and a map of a file that became shorter kills the process.
-    core.set_property({"ENABLE_MMAP": False})
-    return core
 
 
 def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool) -> Any:
@@ -165,13 +159,15 @@ def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool
             pass
     with reading("graph", where), _folder_of(bundle) as folder:
         try:
-            model = _core().read_model(folder / GRAPH_NAME)
-            _floor_quotients(model)
+            model = core().read_model(folder / GRAPH_NAME)
+            floor_quotients(model)
+            drop_nan_guards(model)
+            unpad(model)
             if not packed:
-                passes = Manager()
-                passes.register_pass(ConstantFolding())
-                passes.run_passes(model)
-            compiled = _core().compile_model(model, "CPU", options)
+                folding = passes.Manager()
+                folding.register_pass(passes.ConstantFolding())
+                folding.run_passes(model)
+            compiled = core().compile_model(model, "CPU", options)
         except RuntimeError as error:
             raise BundleError("graph", f"{where}: {str(error).strip()}") from error
     del model
@@ -196,15 +192,21 @@ def _folder_of(bundle: Bundle) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _floor_quotients(model: Any) -> None:
-    """Make divisions of unsigned bytes round down, as integer division does.
+def _rounded(tokens: int, steps: Sequence[tuple[int, int]]) -> int:
+    """Up to a multiple of the step of the first bound that is not below, or of ``_BEYOND``."""
+    step = next((step for bound, step in steps if tokens <= bound), _BEYOND)
+    return -(-tokens // step) * step
 
-    OpenVINO reads BitShift to the right as a division, which its CPU plugin computes in float32 and rounds to
-    the nearest (seen in 2026.4.1): every other upper half of a packed byte of the word table would be one too
-    large, and vectors off by 0.006.
-    """
-    for node in model.get_ordered_ops():
-        if node.get_type_name() == "Divide" and node.get_element_type() == ov.Type.u8:
-            dividend, divisor = (opset8.convert(port.get_source_output(), "f32") for port in node.inputs())
-            quotient = opset8.convert(opset8.floor(opset8.divide(dividend, divisor)), "u8")
-            node.output(0).replace(quotient.output(0))
+
+def _lengthened(batch: TokenBatch, length: int) -> TokenBatch:
+    """With more padding behind each row, so that it has ``length`` tokens."""
+    rows, longest = batch.input_ids.shape
+    if length == longest:
+        return batch
+
+    def longer(array: NDArray[np.int64]) -> NDArray[np.int64]:
+        made = np.zeros((rows, length), np.int64)
+        made[:, :longest] = array
+        return made
+
+    return TokenBatch(*(longer(getattr(batch, name)) for name in INPUT_NAMES))

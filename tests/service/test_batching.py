@@ -167,25 +167,29 @@ LIMITS = st.builds(
 )
 
 
-@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80), limits=LIMITS)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80),
+    limits=LIMITS,
+    cost=st.sampled_from((1.0, 0.5, 0.0)),
+)
 @settings(max_examples=150, deadline=None)
-def test_choosing_keeps_budget_and_order(lengths: list[int], limits: BatchingLimits) -> None:
+def test_choosing_keeps_budget_and_order(lengths: list[int], limits: BatchingLimits, cost: float) -> None:
     """Each batch holds the oldest, keeps every bound, and no one is overtaken from beyond the horizon."""
 
     async def drain() -> None:
         room, entries = _fill(lengths)
         waiting = {entry.ticket: entry for entry in entries}
         while waiting:
-            batch = room.choose(limits)
+            batch = room.choose(limits, cost)
             oldest = min(waiting)
             assert oldest in {entry.ticket for entry in batch}
             assert len({entry.ticket for entry in batch}) == len(batch) <= limits.max_batch_size
             longest = max(entry.length for entry in batch)
             real = sum(entry.length for entry in batch)
-            padded = longest * len(batch)
-            assert padded <= limits.max_batch_tokens or len(batch) == 1
+            padding = cost * (longest * len(batch) - real)
+            assert real + padding <= limits.max_batch_tokens or len(batch) == 1
             allowed = max(limits.free_padding_tokens, (limits.max_padding_ratio - 1) * real)
-            assert padded - real <= allowed + 1e-9
+            assert padding <= allowed + 1e-9
             for entry in batch:
                 assert entry.ticket <= oldest + limits.overtake_tokens
                 same_length_left = [

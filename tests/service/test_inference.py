@@ -1010,19 +1010,32 @@ async def test_the_observer_is_told_of_every_stage(embedding_bundle: Bundle, bud
     assert notes.watched == [(embedder._model, 1)]
 
 
-async def test_rows_are_padded_to_what_the_engine_wants(
+async def test_padding_is_told_as_the_engine_computes_it(
     embedding_bundle: Bundle, budget: ComputeBudget
 ) -> None:
-    """And told as they were run; neither the vector nor the account of the text has any of it."""
+    """Which knows what it does with it; the account of the text has none of it."""
     notes = _Notes()
-    engine = FakeEngine(size=32)  # wants an even number of tokens where there is one row
+    engine = FakeEngine(size=32)  # says that it computes a token more than there are
     async with _with_engine(embedding_bundle, engine, budget, observer=notes) as embedder:
         alone = await embedder.embed(["hello"], EmbeddingOptions())
-        both = await embedder.embed(["hello", "hello"], EmbeddingOptions())
+        await embedder.embed(["hello", "hello"], EmbeddingOptions())
     assert alone.tokens == [3]
-    assert engine.shapes == [(1, 4), (2, 3)]
-    assert [(stats.tokens, stats.padded_tokens) for stats in notes.batches] == [(3, 4), (6, 6)]
-    np.testing.assert_array_equal(alone.vectors[0], both.vectors[0])
+    assert engine.shapes == [(1, 3), (2, 3)]
+    assert [(stats.tokens, stats.padded_tokens) for stats in notes.batches] == [(3, 4), (6, 7)]
+
+
+async def test_texts_of_unlike_length_share_a_batch_where_padding_costs_little(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """The engine says what it costs."""
+    texts = ["hello " * words for words in (1, 20, 1, 1, 40)]
+    runs = {}
+    for cost in (1.0, 0.05):
+        engine = FakeEngine(size=32, padding_cost=cost)
+        async with _with_engine(embedding_bundle, engine, budget) as embedder:
+            await embedder.embed(texts, EmbeddingOptions())
+        runs[cost] = len(engine.shapes)
+    assert runs[0.05] == 1 < runs[1.0]
 
 
 async def test_the_observer_is_told_of_the_entities(ner_bundle: Bundle, budget: ComputeBudget) -> None:

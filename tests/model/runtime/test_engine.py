@@ -441,25 +441,6 @@ print(-mib_after(shapes[:100]) + mib_after(shapes[100:]))
     assert float(done.stdout) < 20
 
 
-@pytest.mark.parametrize(("rows", "lengths"), [(1, 24), (2, 48), (3, 96), (4, 96), (5, 512), (200, 512)])
-def test_openvino_wants_few_lengths_of_few_rows(rows: int, lengths: int) -> None:
-    """A length never seen costs one text more than to compute some tokens of padding."""
-    bundle = Bundle.load(SHIPPED, verify_hashes=False)
-    engine = OpenVinoEngine(bundle, threads=1)
-    wanted = [engine.row_length(rows, longest) for longest in range(1, 513)]
-    assert len(set(wanted)) == lengths
-    assert all(longest <= length <= 512 for longest, length in enumerate(wanted, 1))
-    assert all((length - longest) * rows <= max(longest / 4, 8) for longest, length in enumerate(wanted, 1))
-    assert OnnxRuntimeEngine(bundle, threads=1).row_length(rows, 9) == 9
-
-
-def test_no_row_is_padded_beyond_what_the_model_reads(bundle: Bundle) -> None:
-    """Its positions end there, at no round number perhaps."""
-    engine = OpenVinoEngine(bundle, threads=1)
-    most = bundle.manifest.max_tokens
-    assert {engine.row_length(1, longest) for longest in range(most - 3, most + 1)} == {most}
-
-
 def test_openvinos_threads_give_way(bundle: Bundle) -> None:
     """As ONNX Runtime's do; asked in a process where no other test's threads come and go."""
     program = f"""

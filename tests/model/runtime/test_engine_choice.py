@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.runtime import engine_choice, openvino_engine
+from model.runtime import engine_choice, openvino_library
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.engine import CPU_PROVIDER, Engine, OnnxRuntimeEngine
 from model.runtime.engine_choice import (
@@ -47,7 +47,7 @@ def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bfloat16(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Say whether OpenVINO finds bfloat16 in the processor."""
-    return lambda has: monkeypatch.setattr(openvino_engine, "multiplies_bfloat16", lambda: has)
+    return lambda has: monkeypatch.setattr(openvino_library, "multiplies_bfloat16", lambda: has)
 
 
 @pytest.fixture
