@@ -154,7 +154,7 @@ def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBu
     microseconds: dict[int, float] = {}
     chosen = _SIZES[0]
     for size in _SIZES:
-        batch = timed_batch(bundle.manifest, (max(1, size // length), length), pad_token_id)
+        batch = timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id)
         least = float("inf")
         for _ in range(_RUNS):
             began = time.perf_counter()

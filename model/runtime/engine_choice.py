@@ -46,8 +46,12 @@ OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 _X86_BFLOAT16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
 _PROCEDURE: Final = 2
-# [B, S] of the batches that are measured: one short text, and company.
-_SHAPES: Final = ((1, 16), (8, 32))
+# Tokens of the texts that are measured: one short text, and such as wait together when there is much to do.
+# Alike they never are, and engines differ in what they make of that (`Engine.padding_cost`).
+_ALONE: Final = (16,)
+_TOGETHER: Final = tuple(sorted((*range(26, 38), *range(26, 38))))
+# As `service.waiting_room.BatchingLimits.max_padding_ratio` has it.
+_MOST_PADDING: Final = 0.05
 _SECONDS: Final = 0.8
 _LEAST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 12
@@ -403,23 +407,31 @@ def network_key(manifest: Manifest) -> str:
 def measure(
     engines: Mapping[Candidate, Engine], manifest: Manifest, pad_token_id: int
 ) -> dict[Candidate, float]:
-    """Seconds that each engine takes: geometric mean over the batches of the least of several runs.
+    """Seconds that each engine takes: geometric mean over sets of texts of the least of several times.
 
-    The engines take turns, so that what else runs here slows all of them; the least, because others can only
-    make a run longer. Takes ``_SECONDS`` or so.
+    Each gets texts in batches as it would get them at work. The engines take turns, so that what else
+    runs here slows all of them; the least, because others can only make a run longer. It takes ``_SECONDS``.
     """
     output = timed_output(manifest)
-    batches = [timed_batch(manifest, shape, pad_token_id) for shape in _SHAPES]
-    least = dict.fromkeys(engines, np.full(len(batches), np.inf))
+    sets = (_ALONE, _TOGETHER)
+    batches = {
+        candidate: [
+            [timed_batch(manifest, rows, pad_token_id) for rows in grouped(lengths, engine.padding_cost)]
+            for lengths in sets
+        ]
+        for candidate, engine in engines.items()
+    }
+    least = dict.fromkeys(engines, np.full(len(sets), np.inf))
     ends_at = time.perf_counter() + _SECONDS
     for done in range(_MOST_ROUNDS):
         if done >= _LEAST_ROUNDS and time.perf_counter() >= ends_at:
             break
         for candidate, engine in engines.items():
-            seconds = np.empty(len(batches))
-            for index, batch in enumerate(batches):
+            seconds = np.empty(len(sets))
+            for index, parts in enumerate(batches[candidate]):
                 began = time.perf_counter()
-                engine.run(batch, [output])
+                for batch in parts:
+                    engine.run(batch, [output])
                 seconds[index] = time.perf_counter() - began
             least[candidate] = np.minimum(least[candidate], seconds)
     return {candidate: float(np.exp(np.log(times).mean())) for candidate, times in least.items()}
@@ -434,17 +446,34 @@ def timed_output(manifest: Manifest) -> str:
     }[manifest.task]
 
 
-def timed_batch(manifest: Manifest, shape: tuple[int, int], pad_token_id: int) -> TokenBatch:
+def grouped(lengths: Sequence[int], padding_cost: float) -> list[list[int]]:
+    """Batches of neighbours in length whose padding costs little.
+
+    Args:
+        lengths: ascending.
+        padding_cost: of a token of padding, beside one of a text.
+    """
+    groups: list[list[int]] = [[]]
+    for length in lengths:
+        rows = [*groups[-1], length]
+        if len(rows) > 1 and padding_cost * (len(rows) * length - sum(rows)) > _MOST_PADDING * sum(rows):
+            groups.append([length])
+        else:
+            groups[-1] = rows
+    return groups
+
+
+def timed_batch(manifest: Manifest, lengths: Sequence[int], pad_token_id: int) -> TokenBatch:
     """Rows of any tokens: which they are makes no difference to the time.
 
     Args:
         manifest: of the bundle; its longest text bounds the rows.
-        shape: rows, tokens of each.
+        lengths: tokens of each row.
         pad_token_id: of its tokenizer.
     """
-    rows, length = shape[0], min(shape[1], manifest.max_tokens)
-    ids = np.arange(rows * length, dtype=np.int64).reshape(rows, length) % manifest.architecture.vocab_size
-    return pad_batch(list(ids), pad_token_id)
+    vocabulary = manifest.architecture.vocab_size
+    rows = [np.arange(min(length, manifest.max_tokens), dtype=np.int64) % vocabulary for length in lengths]
+    return pad_batch(rows, pad_token_id)
 
 
 def fastest(times: Mapping[Candidate, float]) -> Candidate:

@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.runtime import engine_choice, openvino_library
 from model.runtime.bundle import Bundle, BundleError
@@ -22,6 +25,7 @@ from model.runtime.engine_choice import (
     EngineWishes,
     candidates,
     fastest,
+    grouped,
     measure,
 )
 from model.runtime.openvino_engine import OpenVinoEngine
@@ -171,7 +175,7 @@ def test_a_change_has_to_be_worth_it(times: Mapping[Candidate, float], expected:
 
 
 def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
-    """Whatever else runs on the machine meanwhile then slows all of them."""
+    """Whatever else runs on the machine meanwhile slows all; each gets its batches as it would at work."""
     order: list[str] = []
 
     class Noting(FakeEngine):
@@ -179,11 +183,26 @@ def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
             order.append(self.name)
             return super().run(batch, outputs)  # type: ignore[arg-type]
 
-    engines: dict[Candidate, Engine] = {ORT: Noting("a"), OPENVINO: Noting("b")}
+    engines: dict[Candidate, Engine] = {ORT: Noting("a"), OPENVINO: Noting("b", padding_cost=0.2)}
     times = measure(engines, bundle.manifest, 0)
     assert list(times) == [ORT, OPENVINO]
     assert all(np.isfinite(seconds) and seconds > 0 for seconds in times.values())
-    assert order[:8] == ["a", "a", "b", "b", "a", "a", "b", "b"]
+    # Alone, and together in batches of three lengths or in one.
+    assert order[:14] == 2 * ["a", "a", "a", "a", "a", "b", "b"]
+
+
+@given(st.lists(st.integers(1, 99), min_size=1, max_size=40), st.sampled_from((0.0, 0.2, 1.0)))
+def test_texts_are_measured_in_batches_of_little_padding(lengths: list[int], cost: float) -> None:
+    """Each once, and no fewer together than may be."""
+    lengths.sort()
+    groups = grouped(lengths, cost)
+    assert [length for group in groups for length in group] == lengths
+
+    def costs_little(group: list[int]) -> bool:
+        return cost * (len(group) * max(group) - sum(group)) <= 0.05 * sum(group)
+
+    assert all(costs_little(group) for group in groups)
+    assert not any(costs_little([*group, after[0]]) for group, after in pairwise(groups))
 
 
 class Scene:
