@@ -27,7 +27,7 @@ from model.runtime.entities import EntityFinder, EntityOptions
 from model.runtime.offset_units import OffsetUnit, places_in
 from model.runtime.sequences import TextOrPair, TokenSequence, read_sequences, truncate_sequence
 from model.runtime.threads import give_way
-from model.runtime.tokenization import NotTextError, TokenizedText, Tokenizer, check_characters
+from model.runtime.tokenization import NotTextError, TextIds, Tokenizer, check_characters
 from model.runtime.windows import Window
 from service.batching import BatchingLimits, BatchStats, BrokenModelError, DynamicBatcher, RequestLog
 from service.errors import (
@@ -735,20 +735,18 @@ class Embedder(_Served):
                 )
         return TokenEmbeddings(states, *self._accounts(tokenized))
 
-    async def _read(self, texts: Sequence[str], options: EmbeddingOptions, param: str) -> list[TokenizedText]:
+    async def _read(self, texts: Sequence[str], options: EmbeddingOptions, param: str) -> list[TextIds]:
         """Tokenise; refuse, or cut, what is too long."""
 
-        def prepare(index: int, tokenized: TokenizedText) -> TokenizedText:
-            if _is_empty(tokenized) and not (options.read_empty and len(tokenized)):
+        def prepare(index: int, text: str, tokenized: TextIds) -> TextIds:
+            if tokenized.is_empty and not (options.read_empty and len(tokenized)):
                 raise EmptyInputError(
                     f"{param}[{index}] holds nothing that the model reads", index=index, param=param
                 )
             if len(tokenized) <= self._max_tokens:
                 return tokenized
             if options.truncate:
-                return self._model.tokenizer.truncate(
-                    tokenized, self._max_tokens, from_start=options.truncate_from_start
-                )
+                return self._cut(text, options)
             raise InputTooLongError(
                 f"{param}[{index}] has {len(tokenized)} tokens, prompt and special tokens included, and "
                 f'{self.model_id} reads {self._max_tokens}; shorten it, or send "truncate": true to have the '
@@ -760,18 +758,29 @@ class Embedder(_Served):
                 param=param,
             )
 
-        def read(first: int, chunk: Sequence[str]) -> list[TokenizedText]:
-            tokenized = self._model.tokenizer.tokenize(chunk, prefix=options.prompt)
-            return [prepare(first + place, tokens) for place, tokens in enumerate(tokenized)]
+        def read(first: int, chunk: Sequence[str]) -> list[TextIds]:
+            tokenized = self._model.tokenizer.ids(chunk, prefix=options.prompt)
+            return [
+                prepare(first + place, text, ids)
+                for place, (text, ids) in enumerate(zip(chunk, tokenized, strict=True))
+            ]
 
         sizes = [len(text) for text in texts]
         return await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
 
-    def _accounts(self, tokenized: Sequence[TokenizedText]) -> tuple[list[int], list[int], list[int]]:
+    def _cut(self, text: str, options: EmbeddingOptions) -> TextIds:
+        """Tokenise anew, with each token's place, which cutting goes by; few texts are cut."""
+        tokenizer = self._model.tokenizer
+        (whole,) = tokenizer.tokenize([text], prefix=options.prompt)
+        cut = tokenizer.truncate(whole, self._max_tokens, from_start=options.truncate_from_start)
+        is_empty = not (cut.offsets[:, 1] > cut.offsets[:, 0]).any()
+        return TextIds(cut.input_ids, is_empty, cut.truncated_tokens)
+
+    def _accounts(self, tokenized: Sequence[TextIds]) -> tuple[list[int], list[int], list[int]]:
         """Tokens read and tokens cut, per text, and which texts were empty; the observer is told."""
         truncated = [text.truncated_tokens for text in tokenized]
         self._model.note(texts=len(tokenized), truncated=sum(1 for cut in truncated if cut > 0))
-        empty = [index for index, text in enumerate(tokenized) if _is_empty(text)]
+        empty = [index for index, text in enumerate(tokenized) if text.is_empty]
         return [len(text) for text in tokenized], truncated, empty
 
     async def _finish(
@@ -791,11 +800,6 @@ class Embedder(_Served):
             raise InvalidInputError(
                 f"dimensions is {dimensions}; {self.model_id} has 1 to {self._dimensions}", param="dimensions"
             )
-
-
-def _is_empty(tokenized: TokenizedText) -> bool:
-    """Whether no token stands for anything in the caller's text."""
-    return not (tokenized.offsets[:, 1] > tokenized.offsets[:, 0]).any()
 
 
 def finish_vectors(

@@ -48,7 +48,7 @@ _LENGTHS: Final = ((64, 8), (128, 16))
 _BEYOND: Final = 32
 # What a token of padding costs beside one of a text: attention alone is computed for it, a small part of a
 # layer at such lengths (bench/README.md).
-_PADDING_COST: Final = 0.2
+_PADDING_COST: Final = 0.15
 
 
 class OpenVinoEngine:

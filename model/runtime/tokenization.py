@@ -88,6 +88,25 @@ class TokenizedText:
         return len(self.input_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class TextIds:
+    """What a model reads of one text, for whom it does not matter what stands where.
+
+    Attributes:
+        input_ids: [S] int64, special tokens included.
+        is_empty: no token stands for anything in the caller's text.
+        truncated_tokens: how many tokens were cut off; 0 = the whole text is here.
+    """
+
+    input_ids: NDArray[np.int64]
+    is_empty: bool
+    truncated_tokens: int = 0
+
+    def __len__(self) -> int:
+        """Tokens, special ones included."""
+        return len(self.input_ids)
+
+
 class Tokenizer:
     """A bundle's tokenizer. Never truncates or pads by itself; may be used from several threads at once.
 
@@ -169,15 +188,28 @@ class Tokenizer:
         Raises:
             NotTextError: a text or the prefix holds half of a surrogate pair.
         """
+        return [
+            _from_encoding(encoding, text, len(prefix))
+            for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
+        ]
+
+    def ids(self, texts: Sequence[str], *, prefix: str = "") -> list[TextIds]:
+        """Do as `tokenize`, in two thirds of the time, and tell the ids only.
+
+        Raises:
+            NotTextError: a text or the prefix holds half of a surrogate pair.
+        """
+        return [
+            TextIds(np.array(encoding.ids, dtype=np.int64), _is_empty(encoding, text, len(prefix)))
+            for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
+        ]
+
+    def _encode(self, texts: Sequence[str], prefix: str) -> list[tokenizers.Encoding]:
         check_characters(prefix, None)
         for index, text in enumerate(texts):
             check_characters(text, index)
         # The batch call, even for one text, because it lets go of the interpreter lock.
-        encodings = self._tokenizer.encode_batch([prefix + text for text in texts])
-        return [
-            _from_encoding(encoding, text, len(prefix))
-            for encoding, text in zip(encodings, texts, strict=True)
-        ]
+        return self._tokenizer.encode_batch([prefix + text for text in texts])
 
     @property
     def vocab_size(self) -> int:
@@ -356,6 +388,15 @@ def check_characters(string: str, index: int | None) -> None:
         string.encode()
     except UnicodeEncodeError as error:
         raise NotTextError(string, error.start, index=index) from error
+
+
+def _is_empty(encoding: tokenizers.Encoding, text: str, prefix_length: int) -> bool:
+    """Whether each token is special, or of the prefix, or has no extent but white space."""
+    for (start, end), special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
+        own = slice(max(start - prefix_length, 0), max(end - prefix_length, 0))
+        if not special and not (text[own].isspace() or text[own] == ""):
+            return False
+    return True
 
 
 def _from_encoding(encoding: tokenizers.Encoding, text: str, prefix_length: int) -> TokenizedText:

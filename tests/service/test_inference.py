@@ -21,7 +21,7 @@ from model.runtime.documents import read_documents
 from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
 from model.runtime.entities import EntityOptions
 from model.runtime.sequences import TextOrPair
-from model.runtime.tokenization import TokenizedText, Tokenizer
+from model.runtime.tokenization import TextIds, Tokenizer
 from service import inference
 from service.batching import BatchingLimits, BatchStats
 from service.errors import (
@@ -721,7 +721,7 @@ async def test_texts_too_large_for_the_memory_cost_only_their_own_requests(
 
 
 class _GatedTokenizer(Tokenizer):
-    """Waits inside ``tokenize`` while its gate is shut, for texts longer than ``waits_above`` characters.
+    """Waits inside ``ids`` while its gate is shut, for texts longer than ``waits_above`` characters.
 
     Attributes:
         jobs: what was asked of it, in order.
@@ -734,11 +734,11 @@ class _GatedTokenizer(Tokenizer):
         self.jobs: list[list[str]] = []
         self.gate = threading.Event()
 
-    def tokenize(self, texts: Sequence[str], *, prefix: str = "") -> list[TokenizedText]:
+    def ids(self, texts: Sequence[str], *, prefix: str = "") -> list[TextIds]:
         self.jobs.append(list(texts))
         if max(map(len, texts)) > self.waits_above:
             self.gate.wait(HANG_LIMIT_S)
-        return super().tokenize(texts, prefix=prefix)
+        return super().ids(texts, prefix=prefix)
 
 
 def _gated(
@@ -906,9 +906,9 @@ async def test_overload_is_told_before_anything_is_tokenised(
     class Counting(Tokenizer):
         calls = 0
 
-        def tokenize(self, texts: Sequence[str], *, prefix: str = "") -> list[TokenizedText]:
+        def ids(self, texts: Sequence[str], *, prefix: str = "") -> list[TextIds]:
             type(self).calls += 1
-            return super().tokenize(texts, prefix=prefix)
+            return super().ids(texts, prefix=prefix)
 
     engine = FakeEngine(size=32)
     engine.gate.clear()

@@ -197,6 +197,27 @@ def test_offsets_stay_inside_the_text_and_in_order(text: str, which: int) -> Non
 
 
 @settings(deadline=None)
+@given(
+    texts=st.lists(
+        st.text(alphabet="Tim 北é\u0301\ufeff\u200b\t\u3000\n🙂ﬁ①", max_size=12), max_size=4
+    ),
+    which=st.integers(0, 2),
+    prefix=st.sampled_from(("", "query: ", "Ti", " ")),
+)
+def test_ids_without_places_are_those_with_them(texts: list[str], which: int, prefix: str) -> None:
+    """And a text is empty when none of its tokens has a place."""
+    tokenizer = TOKENIZERS[which]()
+    for ids, tokenized in zip(
+        tokenizer.ids(texts, prefix=prefix), tokenizer.tokenize(texts, prefix=prefix), strict=True
+    ):
+        assert ids.input_ids.tolist() == tokenized.input_ids.tolist()
+        assert ids.input_ids.dtype == np.int64
+        assert ids.is_empty == (not any(start < end for start, end in tokenized.offsets.tolist()))
+        assert len(ids) == len(tokenized)
+        assert ids.truncated_tokens == 0
+
+
+@settings(deadline=None)
 @given(texts=st.lists(st.text(alphabet="Tim Cook在北京", max_size=10), max_size=5))
 def test_a_text_is_tokenised_alike_alone_and_among_others(texts: list[str]) -> None:
     """No padding and no truncation leak from one text into another."""
