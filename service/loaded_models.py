@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+from model.runtime.allocation import return_freed_memory
 from model.runtime.batch_budget import BatchBudget
 from model.runtime.bundle import Manifest
-from model.runtime.engine import Engine, return_freed_memory
+from model.runtime.engine import Engine
 from model.runtime.engine_choice import EngineChoice
 from service.batching import BatchingLimits
 from service.bundle_reading import BundleReader

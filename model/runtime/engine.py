@@ -6,8 +6,6 @@ is in ``openvino_engine``; ``engine_choice`` says which of the two runs.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +18,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest, reading
 from model.runtime.processor import Processor
 from model.runtime.threads import give_way
@@ -351,12 +350,6 @@ def _prepare_environment() -> None:
     ort.disable_telemetry_events()
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, None)
-
-
-def return_freed_memory() -> None:
-    """Hand back what loading a graph allocated and freed again: over 100 MB that glibc would keep."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_signature(session: ort.InferenceSession, bundle: Bundle) -> None:

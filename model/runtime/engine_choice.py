@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 import onnxruntime as ort
 
+from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest
 from model.runtime.engine import (
     CPU_PROVIDER,
@@ -30,7 +31,6 @@ from model.runtime.engine import (
     load_gently,
     multiplies_bfloat16,
     pad_batch,
-    return_freed_memory,
 )
 from model.runtime.golden import prove
 from model.runtime.processor import Processor, read_processor

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, reading
 from model.runtime.engine import (
     GRAPH_NAME,
@@ -25,7 +26,6 @@ from model.runtime.engine import (
     TokenBatch,
     check_signature,
     load_gently,
-    return_freed_memory,
     weight_files,
 )
 from model.runtime.openvino_graph import (
@@ -41,7 +41,7 @@ from model.runtime.openvino_library import core, multiplies_bfloat16, ov, passes
 _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Type.bf16}
 # OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
 # 5,000 by default (bench/README.md).
-_KEPT_KERNELS: Final = 256
+_KEPT_KERNELS: Final = 128
 # So both are rounded up: where there are up to 64, to a multiple of 8, and so on.
 _TOKENS: Final = ((64, 8), (512, 16))
 _LENGTHS: Final = ((64, 8), (128, 16))

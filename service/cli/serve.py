@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from model.runtime.allocation import bound_free_memory
 from model.runtime.threads import available_cpus, thread_count
 from service.cli import process
 from service.cli.announcement import announce
@@ -115,6 +116,7 @@ def _serve(
     """
     from service.bundle_reading import begin_reading
 
+    bound_free_memory()
     collection = gc.get_threshold()
     gc.set_threshold(*_RARELY)
     reader = begin_reading(settings)  # beside all that is imported from here on

@@ -198,9 +198,7 @@ def test_offsets_stay_inside_the_text_and_in_order(text: str, which: int) -> Non
 
 @settings(deadline=None)
 @given(
-    texts=st.lists(
-        st.text(alphabet="Tim 北é\u0301\ufeff\u200b\t\u3000\n🙂ﬁ①", max_size=12), max_size=4
-    ),
+    texts=st.lists(st.text(alphabet="Tim 北é\u0301\ufeff\u200b\t\u3000\n🙂ﬁ①", max_size=12), max_size=4),
     which=st.integers(0, 2),
     prefix=st.sampled_from(("", "query: ", "Ti", " ")),
 )
