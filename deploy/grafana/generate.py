@@ -505,7 +505,7 @@ LATENCY: Rows = (
             ),
             Panel(
                 "How many tokens does a run have?",
-                "Mean and p95, with padding; a run takes as long as its tokens. The limit is "
+                "Mean and p95, of what layers compute; a run takes as long as its tokens. The limit is "
                 "`CONCHE_BATCHING__MAX_BATCH_TOKENS`.",
                 [
                     (mean("conche_batch_tokens", "model"), "{{model}} mean"),
@@ -917,8 +917,8 @@ CAPACITY: Rows = (
             ),
             Panel(
                 "How much do batches grow by padding?",
-                "Tokens with padding over tokens without; 1 is none. Above 1.5 the engine works half in "
-                "vain: texts of very unlike length meet.",
+                "Tokens that layers compute over those of the texts; 1 is none. Above 1.5 the engine works "
+                "half in vain: texts of very unlike length meet.",
                 [
                     (mean("conche_padding_ratio", "model"), "{{model}} mean"),
                     (
