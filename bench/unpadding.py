@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from model.runtime.bundle import Bundle
 from model.runtime.engine import GRAPH_NAME, TokenBatch, pad_batch
 from model.runtime.engine_choice import timed_output
+from model.runtime.openvino_engine import graph_folder
 from model.runtime.openvino_graph import drop_nan_guards, floor_quotients, unpad, unpadded_inputs
 from model.runtime.openvino_library import core, multiplies_bfloat16
 from model.runtime.threads import thread_count
@@ -47,11 +48,6 @@ FORMS: Final = ("as read", "without guards", "without padding")
 
 def compiled(bundle: Bundle, form: str, precision: str, threads: int) -> Run:
     """The graph in one of its ``FORMS``."""
-    model = core().read_model(bundle.path / GRAPH_NAME)
-    floor_quotients(model)
-    if form != "as read":
-        drop_nan_guards(model)
-    unpadded = form == "without padding" and unpad(model)
     options = {
         "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         "INFERENCE_NUM_THREADS": threads,
@@ -59,7 +55,13 @@ def compiled(bundle: Bundle, form: str, precision: str, threads: int) -> Run:
         "ENABLE_CPU_PINNING": False,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
     }
-    request: Any = core().compile_model(model, "CPU", options).create_infer_request()
+    with graph_folder(bundle) as folder:
+        model = core().read_model(folder / GRAPH_NAME)
+        floor_quotients(model)
+        if form != "as read":
+            drop_nan_guards(model)
+        unpadded = form == "without padding" and unpad(model)
+        request: Any = core().compile_model(model, "CPU", options).create_infer_request()
     output = timed_output(bundle.manifest)
 
     def run(batch: TokenBatch) -> NDArray[np.float32]:

@@ -738,15 +738,15 @@ class Embedder(_Served):
     async def _read(self, texts: Sequence[str], options: EmbeddingOptions, param: str) -> list[TextIds]:
         """Tokenise; refuse, or cut, what is too long."""
 
-        def prepare(index: int, text: str, tokenized: TextIds) -> TextIds:
-            if tokenized.is_empty and not (options.read_empty and len(tokenized)):
+        def check(index: int, tokenized: TextIds) -> None:
+            # Of a text that was cut, what is left may be empty; the text was not.
+            is_empty = tokenized.is_empty and not tokenized.truncated_tokens
+            if is_empty and not (options.read_empty and len(tokenized)):
                 raise EmptyInputError(
                     f"{param}[{index}] holds nothing that the model reads", index=index, param=param
                 )
             if len(tokenized) <= self._max_tokens:
-                return tokenized
-            if options.truncate:
-                return self._cut(text, options)
+                return
             raise InputTooLongError(
                 f"{param}[{index}] has {len(tokenized)} tokens, prompt and special tokens included, and "
                 f'{self.model_id} reads {self._max_tokens}; shorten it, or send "truncate": true to have the '
@@ -759,22 +759,18 @@ class Embedder(_Served):
             )
 
         def read(first: int, chunk: Sequence[str]) -> list[TextIds]:
-            tokenized = self._model.tokenizer.ids(chunk, prefix=options.prompt)
-            return [
-                prepare(first + place, text, ids)
-                for place, (text, ids) in enumerate(zip(chunk, tokenized, strict=True))
-            ]
+            tokenized = self._model.tokenizer.tokenize_ids(
+                chunk,
+                prefix=options.prompt,
+                max_tokens=self._max_tokens if options.truncate else None,
+                from_start=options.truncate_from_start,
+            )
+            for place, text in enumerate(tokenized):
+                check(first + place, text)
+            return tokenized
 
         sizes = [len(text) for text in texts]
         return await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
-
-    def _cut(self, text: str, options: EmbeddingOptions) -> TextIds:
-        """Tokenise anew, with each token's place, which cutting goes by; few texts are cut."""
-        tokenizer = self._model.tokenizer
-        (whole,) = tokenizer.tokenize([text], prefix=options.prompt)
-        cut = tokenizer.truncate(whole, self._max_tokens, from_start=options.truncate_from_start)
-        is_empty = not (cut.offsets[:, 1] > cut.offsets[:, 0]).any()
-        return TextIds(cut.input_ids, is_empty, cut.truncated_tokens)
 
     def _accounts(self, tokenized: Sequence[TextIds]) -> tuple[list[int], list[int], list[int]]:
         """Tokens read and tokens cut, per text, and which texts were empty; the observer is told."""

@@ -579,10 +579,10 @@ class _ModelFamilies:
             "inference_duration_seconds", "One run of the model.", _STAGE_BUCKETS
         )
         self.batch_size = histogram("batch_size", "Rows of a batch.", _SIZE_BUCKETS)
-        self.batch_tokens = histogram("batch_tokens", "Tokens of a batch, padding counted.", _TOKEN_BUCKETS)
+        self.batch_tokens = histogram("batch_tokens", "Tokens that layers compute at once.", _TOKEN_BUCKETS)
         self.padding_ratio = histogram(
             "padding_ratio",
-            "Tokens that layers compute in a batch over those of its texts; 1 = no padding.",
+            "Tokens that layers compute in a batch over those of its texts; 1 = those alone.",
             _RATIO_BUCKETS,
         )
         self.failed_batches = counter("failed_batches", "Runs of the model that failed.")

@@ -52,7 +52,7 @@ class BatchingSettings(_Group):
     max_batch_tokens: Literal["auto"] | int = Field(
         default="auto",
         description="Tokens of one batch, padding counted by what it costs (all of it with ONNX Runtime, "
-        "a fifth with OpenVINO). `auto` takes the fewest "
+        "15 % with OpenVINO). `auto` takes the fewest "
         "from 512 to 2048 that are as quick by the token as more: the first start with a model measures.",
     )
     max_batch_size: int = Field(default=256, ge=1, description="Texts of one batch.")

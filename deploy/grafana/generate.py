@@ -917,8 +917,9 @@ CAPACITY: Rows = (
             ),
             Panel(
                 "How much do batches grow by padding?",
-                "Tokens that layers compute over those of the texts; 1 is none. Above 1.5 the engine works "
-                "half in vain: texts of very unlike length meet.",
+                "Tokens that layers compute over those of the texts. With ONNX Runtime the rest is padding: "
+                "above 1.5 texts of very unlike length meet. With OpenVINO it is rounding up, most for one "
+                "short text.",
                 [
                     (mean("conche_padding_ratio", "model"), "{{model}} mean"),
                     (

@@ -22,7 +22,7 @@ def bound_free_memory() -> bool:
     """Have the allocator keep little of what is free; to be called before there are threads.
 
     Returns:
-        False: nothing was set, since the environment sets it, or the allocator is another.
+        False: nothing was set, since the environment sets it, or the library has no ``mallopt``.
     """
     if any(name.startswith(_SET_BY_OPERATOR) for name in os.environ):
         return False

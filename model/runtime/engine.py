@@ -83,7 +83,6 @@ def pad_batch(
     pad_token_id: int,
     *,
     token_types: Sequence[NDArray[np.int64] | None] | None = None,
-    length: int = 0,
 ) -> TokenBatch:
     """Pad ``rows`` ([S_i] int64 each) at the end to the longest.
 
@@ -91,7 +90,6 @@ def pad_batch(
         rows: token ids.
         pad_token_id: what is put behind them.
         token_types: of each row, [S_i] int64; None = all 0, for a row or for all.
-        length: that they get at least.
 
     Raises:
         ValueError: no rows, or a row without tokens (its mean over no tokens would not be a number), or token
@@ -99,7 +97,7 @@ def pad_batch(
     """
     if not rows or min(len(row) for row in rows) == 0:
         raise ValueError("a batch needs at least one row, and every row at least one token")
-    shape = (len(rows), max(length, *(len(row) for row in rows)))
+    shape = (len(rows), max(len(row) for row in rows))
     input_ids = np.full(shape, pad_token_id, dtype=np.int64)
     attention_mask = np.zeros(shape, dtype=np.int64)
     token_type_ids = np.zeros(shape, dtype=np.int64)
@@ -131,11 +129,11 @@ class Engine(Protocol):
 
     @property
     def padding_cost(self) -> float:
-        """What a token of padding costs, beside one of a text: 1 where all is computed for it, 0 at least."""
+        """What a token of padding costs, beside one of a text: 1 where all is computed for it, above 0."""
         ...
 
     def computed_tokens(self, lengths: Sequence[int]) -> int:
-        """For how many tokens it computes its layers, in a batch of rows of these ``lengths``."""
+        """For how many tokens it computes its layers, in a batch of rows of these ``lengths``, not none."""
         ...
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:

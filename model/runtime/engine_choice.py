@@ -50,8 +50,9 @@ _PROCEDURE: Final = 2
 # Alike they never are, and engines differ in what they make of that (`Engine.padding_cost`).
 _ALONE: Final = (16,)
 _TOGETHER: Final = tuple(sorted((*range(26, 38), *range(26, 38))))
-# As `service.waiting_room.BatchingLimits.max_padding_ratio` has it.
+# As `service.waiting_room.BatchingLimits` has it: a part of the tokens, or so many.
 _MOST_PADDING: Final = 0.05
+_FREE_PADDING: Final = 16
 _SECONDS: Final = 0.8
 _LEAST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 12
@@ -456,7 +457,8 @@ def grouped(lengths: Sequence[int], padding_cost: float) -> list[list[int]]:
     groups: list[list[int]] = [[]]
     for length in lengths:
         rows = [*groups[-1], length]
-        if len(rows) > 1 and padding_cost * (len(rows) * length - sum(rows)) > _MOST_PADDING * sum(rows):
+        padding = padding_cost * (len(rows) * length - sum(rows))
+        if padding > max(_FREE_PADDING, _MOST_PADDING * sum(rows)):
             groups.append([length])
         else:
             groups[-1] = rows

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from model.runtime import openvino_library
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, reading
 from model.runtime.engine import (
@@ -31,23 +32,22 @@ from model.runtime.engine import (
 from model.runtime.openvino_graph import (
     KEPT,
     PLACES,
-    drop_nan_guards,
-    floor_quotients,
-    unpad,
+    prepare,
     unpadded_inputs,
 )
-from model.runtime.openvino_library import core, multiplies_bfloat16, ov, passes, version
+from model.runtime.openvino_library import core, ov, passes, version
 
 _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Type.bf16}
 # OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
 # 5,000 by default (bench/README.md).
 _KEPT_KERNELS: Final = 128
-# So both are rounded up: where there are up to 64, to a multiple of 8, and so on.
-_TOKENS: Final = ((64, 8), (512, 16))
-_LENGTHS: Final = ((64, 8), (128, 16))
-_BEYOND: Final = 32
+# So tokens and lengths are rounded up: where there are up to 64, to a multiple of 8, and so on; beyond the
+# last bound to a multiple of 32.
+_TOKEN_STEPS: Final = ((64, 8), (512, 16))
+_LENGTH_STEPS: Final = ((64, 8), (128, 16))
+_LAST_STEP: Final = 32
 # What a token of padding costs beside one of a text: attention alone is computed for it, a small part of a
-# layer at such lengths (bench/README.md).
+# layer for texts of some dozens of tokens, a fifth and more of it for ten times as many (bench/README.md).
 _PADDING_COST: Final = 0.15
 
 
@@ -100,7 +100,7 @@ class OpenVinoEngine:
 
     def computed_tokens(self, lengths: Sequence[int]) -> int:
         """The texts' own, rounded up; attention's padding is not counted."""
-        return _rounded(sum(lengths), _TOKENS) if self._unpadded else len(lengths) * max(lengths)
+        return _rounded(sum(lengths), _TOKEN_STEPS) if self._unpadded else len(lengths) * max(lengths)
 
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Compute the named outputs for ``batch``.
@@ -116,11 +116,11 @@ class OpenVinoEngine:
         self._rules.check(batch, outputs)
         longest = batch.input_ids.shape[1]
         if self._unpadded:
-            batch = _lengthened(batch, min(_rounded(longest, _LENGTHS), max(longest, self._rules.max_tokens)))
+            batch = _lengthened(batch, min(_rounded(longest, _LENGTH_STEPS), self._rules.max_tokens))
         feeds = {name: np.ascontiguousarray(getattr(batch, name)) for name in INPUT_NAMES}
         if self._unpadded:
             tokens = int(batch.attention_mask.sum())
-            feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKENS))
+            feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKEN_STEPS))
         # Without `share_outputs` it would copy all outputs, hidden states too. What is asked for is copied
         # here: the request's own arrays are overwritten by the next run.
         self._request.infer(feeds, share_inputs=True, share_outputs=True)
@@ -137,7 +137,7 @@ class OpenVinoEngine:
 
 
 def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool) -> Any:
-    if precision == "bfloat16" and not multiplies_bfloat16():
+    if precision == "bfloat16" and not openvino_library.multiplies_bfloat16():
         raise BundleError("graph", f"{bundle.path.name}: OpenVINO has no bfloat16 on this processor")
     options = {
         # Said in either case: on processors with AMX the default is bfloat16.
@@ -157,12 +157,10 @@ def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool
     for name in (GRAPH_NAME, *weight_files(bundle)):  # it names neither the file nor what is wrong with it
         with reading("graph", f"{bundle.path.name}/{name}"), bundle.file(name).open("rb"):
             pass
-    with reading("graph", where), _folder_of(bundle) as folder:
+    with reading("graph", where), graph_folder(bundle) as folder:
         try:
             model = core().read_model(folder / GRAPH_NAME)
-            floor_quotients(model)
-            drop_nan_guards(model)
-            unpad(model)
+            prepare(model)
             if not packed:
                 folding = passes.Manager()
                 folding.register_pass(passes.ConstantFolding())
@@ -176,8 +174,8 @@ def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool
 
 
 @contextmanager
-def _folder_of(bundle: Bundle) -> Iterator[Path]:
-    """The bundle's folder; if a file of weights is a link, a copy of what OpenVINO reads.
+def graph_folder(bundle: Bundle) -> Iterator[Path]:
+    """Where OpenVINO reads and compiles a graph: the bundle's folder, or a copy if a weights file is a link.
 
     It refuses external data outside the graph's own folder, and bundles may share a table by a link. (From
     memory it takes a graph, but no external data.)
@@ -193,13 +191,13 @@ def _folder_of(bundle: Bundle) -> Iterator[Path]:
 
 
 def _rounded(tokens: int, steps: Sequence[tuple[int, int]]) -> int:
-    """Up to a multiple of the step of the first bound that is not below, or of ``_BEYOND``."""
-    step = next((step for bound, step in steps if tokens <= bound), _BEYOND)
+    """Up to a multiple of the step of the first bound that is not below the number, or of ``_LAST_STEP``."""
+    step = next((step for bound, step in steps if tokens <= bound), _LAST_STEP)
     return -(-tokens // step) * step
 
 
 def _lengthened(batch: TokenBatch, length: int) -> TokenBatch:
-    """With more padding behind each row, so that it has ``length`` tokens."""
+    """With more padding behind each row, of any ids, so that it has ``length`` tokens."""
     rows, longest = batch.input_ids.shape
     if length == longest:
         return batch

@@ -23,8 +23,21 @@ KEPT: Final = "kept"
 PLACES: Final = "places"
 """Input [B, S] int64 of a packed graph: which of the M tokens stands there; padding has one of its row."""
 
+_RANK_OF_TOKENS: Final = 3
+_RANK_OF_WEIGHTS: Final = 2
 # These treat each number by itself, or with its counterpart.
 _ELEMENTWISE: Final = frozenset({"Add", "Convert", "Divide", "Gelu", "Multiply", "Relu", "Subtract"})
+
+
+def prepare(model: Any) -> bool:
+    """Change a graph as OpenVINO has read it into the one that is served.
+
+    Returns:
+        Whether it has the inputs of `unpadded_inputs`, too.
+    """
+    floor_quotients(model)
+    drop_nan_guards(model)
+    return unpad(model)
 
 
 def floor_quotients(model: Any) -> None:
@@ -50,19 +63,21 @@ def drop_nan_guards(model: Any) -> None:
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Select" or node.input_value(0).get_node().get_type_name() != "IsNaN":
             continue
-        guarded = node.input_value(2)
-        if guarded.get_node().get_type_name() == "ScaledDotProductAttention":
+        looked_at, guarded = node.input_value(0).get_node().input_value(0), node.input_value(2)
+        is_attention = guarded.get_node().get_type_name() == "ScaledDotProductAttention"
+        if is_attention and _key(looked_at) == _key(guarded):
             node.output(0).replace(guarded)
 
 
 def unpad(model: Any) -> bool:
     """Compute for tokens alone what treats each by itself.
 
-    Knows no architecture: products with weights are packed, and so is what follows them as long as each token
-    stays by itself; all else gets rows as before. Then the graph has the inputs ``kept`` and ``places``, too.
+    Products of [B, S, n] with weights are packed, and so is what follows them as long as each token stays by
+    itself; all else gets rows as before. What is [B, S, n] is read off the graph: the sizes of its inputs are
+    named, and the names go where the sizes go. Then it has the inputs ``kept`` and ``places``, too.
 
     Returns:
-        False: there is nothing of the kind, and the graph is as it was.
+        False: there is nothing of the kind, and the graph computes what it did.
     """
     return _Unpadding(model).apply()
 
@@ -73,6 +88,8 @@ def unpadded_inputs(mask: NDArray[np.int64], size: int) -> dict[str, NDArray[np.
     Args:
         mask: [B, S] int64, 1 = token; each row has some.
         size: M, tokens at least; what is more are copies of the first, which nothing reads.
+
+    A place of padding has a token's numbers, not those that padding would have: nobody is to look there.
     """
     kept = np.zeros((1, size), np.int64)
     tokens = np.flatnonzero(mask)
@@ -91,12 +108,16 @@ class _Unpadding:
         self._model = model
         self._kept = _input(KEPT, [1, -1])
         self._places = _input(PLACES, [-1, -1])
+        self._sizes = (ov.Symbol(), ov.Symbol())  # names of B and S
         self._of_batch: set[tuple[str, int]] = set()  # depend on an input; the others are weights
         self._packed: set[tuple[str, int]] = set()  # [1, M, width]
         self._packs: dict[tuple[str, int], Any] = {}
         self._rows: dict[tuple[str, int], Any] = {}
 
     def apply(self) -> bool:
+        for parameter in self._model.get_parameters():
+            parameter.set_partial_shape(ov.PartialShape([_named(symbol) for symbol in self._sizes]))
+        self._model.validate_nodes_and_infer_types()
         for node in self._model.get_ordered_ops():
             sources = [port.get_source_output() for port in node.inputs()]
             if node.get_type_name() != "Parameter" and not any(map(self._is_of_batch, sources)):
@@ -119,42 +140,59 @@ class _Unpadding:
     def _is_of_batch(self, output: Any) -> bool:
         return _key(output) in self._of_batch
 
+    def _width(self, output: Any) -> int:
+        """Numbers of a token, where the shape is [B, S, numbers]; else 0."""
+        shape = output.get_partial_shape()
+        if shape.rank.is_dynamic or len(shape) != _RANK_OF_TOKENS or shape[2].is_dynamic:
+            return 0
+        named = all(
+            size.is_dynamic and size.has_symbol() and size.get_symbol() == symbol
+            for size, symbol in zip(list(shape)[:2], self._sizes, strict=True)
+        )
+        return int(shape[2].get_length()) if named else 0
+
     def _is_tokenwise(self, node: Any, sources: list[Any]) -> bool:
+        if node.get_output_size() != 1 or not self._width(node.output(0)):
+            return False
         kind = node.get_type_name()
         if kind == "MatMul":
             data, weights = sources
-            flipped = node.get_attributes()["transpose_a"]
             return (
-                self._is_of_batch(data)
+                self._width(data) > 0
                 and not self._is_of_batch(weights)
-                and _width(data) > 0
-                and not flipped
+                and len(weights.get_partial_shape()) == _RANK_OF_WEIGHTS
+                and not node.get_attributes()["transpose_a"]
             )
-        widths = {_width(source) for source in sources if _key(source) in self._packed}
-        if len(widths) != 1:  # none of its inputs is packed; two would be of one width, but for a broadcast
+        if not any(_key(source) in self._packed for source in sources):
             return False
-        if kind == "MVN":  # layer normalisation, which the exporter writes over the last axis only
-            return True
+        if kind == "MVN":
+            return _integers(sources[1]) in ([-1], [_RANK_OF_TOKENS - 1])
+        width = self._width(node.output(0))
         return kind in _ELEMENTWISE and all(
-            _width(source) in widths if self._is_of_batch(source) else _is_alike_for_all(source)
+            self._width(source) == width if self._is_of_batch(source) else _is_alike_for_all(source)
             for source in sources
         )
 
     def _as_tokens(self, output: Any) -> Any:
         if _key(output) in self._packed:
             return output
-        return _gathered(self._packs, output, self._kept)
+        return self._gathered(self._packs, output, self._kept)
 
     def _as_rows(self, output: Any) -> Any:
-        return _gathered(self._rows, output, self._places)
+        return self._gathered(self._rows, output, self._places)
+
+    def _gathered(self, made: dict[tuple[str, int], Any], output: Any, indices: Any) -> Any:
+        key = _key(output)
+        if key not in made:
+            flat = opset8.reshape(output, np.array([-1, self._width(output)]), False)
+            made[key] = opset8.gather(flat, indices, np.array(0)).output(0)
+        return made[key]
 
 
-def _gathered(made: dict[tuple[str, int], Any], output: Any, indices: Any) -> Any:
-    key = _key(output)
-    if key not in made:
-        flat = opset8.reshape(output, np.array([-1, _width(output)]), False)
-        made[key] = opset8.gather(flat, indices, np.array(0)).output(0)
-    return made[key]
+def _named(symbol: Any) -> Any:
+    size = ov.Dimension()
+    size.set_symbol(symbol)
+    return size
 
 
 def _input(name: str, shape: list[int]) -> Any:
@@ -167,15 +205,18 @@ def _key(output: Any) -> tuple[str, int]:
     return output.get_node().get_name(), output.get_index()
 
 
-def _width(output: Any) -> int:
-    """Numbers of a token, where the shape is that of tokens, [any, any, numbers]; else 0."""
-    shape = output.get_partial_shape()
-    if shape.rank.is_dynamic or [size.is_dynamic for size in shape] != [True, True, False]:
-        return 0
-    return int(shape[2].get_length())
+def _integers(output: Any) -> list[int]:
+    """Those of a constant, or of a range between constants; none if it is neither."""
+    node = output.get_node()
+    if node.get_type_name() == "Range":
+        bounds = [_integers(port.get_source_output()) for port in node.inputs()]
+        return list(range(*(bound[0] for bound in bounds))) if all(bounds) else []
+    return [int(number) for number in node.data.flatten()] if node.get_type_name() == "Constant" else []
 
 
 def _is_alike_for_all(weights: Any) -> bool:
     """Whether every token of every row gets the same of it."""
     shape = weights.get_partial_shape()
-    return shape.is_static and all(size == 1 for size in list(shape.to_shape())[:-1])
+    if shape.is_dynamic or len(shape) > _RANK_OF_TOKENS:
+        return False
+    return all(size == 1 for size in list(shape.to_shape())[:-1])

@@ -90,7 +90,7 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class TextIds:
-    """What a model reads of one text, for whom it does not matter what stands where.
+    """One text as token ids, for callers that need no offsets.
 
     Attributes:
         input_ids: [S] int64, special tokens included.
@@ -193,15 +193,37 @@ class Tokenizer:
             for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
         ]
 
-    def ids(self, texts: Sequence[str], *, prefix: str = "") -> list[TextIds]:
-        """Do as `tokenize`, in two thirds of the time, and tell the ids only.
+    def tokenize_ids(
+        self,
+        texts: Sequence[str],
+        *,
+        prefix: str = "",
+        max_tokens: int | None = None,
+        from_start: bool = False,
+    ) -> list[TextIds]:
+        """Do as `tokenize` and, if asked, `truncate`, in three quarters of the time, and tell the ids only.
+
+        Args:
+            texts: the callers' texts.
+            prefix: put before every text.
+            max_tokens: what is longer is cut to that; None = nothing is cut.
+            from_start: where it is cut.
 
         Raises:
             NotTextError: a text or the prefix holds half of a surrogate pair.
+            ValueError: as `truncate`.
         """
+
+        def read(encoding: tokenizers.Encoding, text: str) -> TextIds:
+            if max_tokens is not None and len(encoding) > max_tokens:
+                whole = _from_encoding(encoding, text, len(prefix))
+                cut = self.truncate(whole, max_tokens, from_start=from_start)
+                is_empty = not (cut.offsets[:, 1] > cut.offsets[:, 0]).any()
+                return TextIds(cut.input_ids, is_empty, cut.truncated_tokens)
+            return TextIds(np.array(encoding.ids, dtype=np.int64), _is_empty(encoding, text, len(prefix)))
+
         return [
-            TextIds(np.array(encoding.ids, dtype=np.int64), _is_empty(encoding, text, len(prefix)))
-            for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
+            read(encoding, text) for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
         ]
 
     def _encode(self, texts: Sequence[str], prefix: str) -> list[tokenizers.Encoding]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.runtime import engine_choice
 from service.batching import BatchingLimits, BatchStats, DynamicBatcher
 from service.errors import InferenceError, OverloadedError, UnavailableError
 from service.execution import ExecutionThread
@@ -204,6 +205,23 @@ def test_choosing_keeps_budget_and_order(lengths: list[int], limits: BatchingLim
         assert room.tokens == 0
 
     asyncio.run(drain())
+
+
+@pytest.mark.parametrize("cost", [1.0, 0.15])
+def test_engines_are_measured_in_batches_as_they_are_chosen_here(cost: float) -> None:
+    """`model` cannot ask the service for its rules, so it has them once more."""
+
+    async def chosen() -> list[list[int]]:
+        room, _ = _fill(engine_choice._TOGETHER)
+        batches = []
+        while room:
+            batch = room.choose(BatchingLimits(), cost)
+            batches.append(sorted(entry.length for entry in batch))
+            for entry in batch:
+                room.remove(entry)
+        return batches
+
+    assert engine_choice.grouped(engine_choice._TOGETHER, cost) == asyncio.run(chosen())
 
 
 @given(

@@ -721,7 +721,7 @@ async def test_texts_too_large_for_the_memory_cost_only_their_own_requests(
 
 
 class _GatedTokenizer(Tokenizer):
-    """Waits inside ``ids`` while its gate is shut, for texts longer than ``waits_above`` characters.
+    """Waits inside ``tokenize_ids`` while its gate is shut, for texts longer than ``waits_above`` characters.
 
     Attributes:
         jobs: what was asked of it, in order.
@@ -734,11 +734,11 @@ class _GatedTokenizer(Tokenizer):
         self.jobs: list[list[str]] = []
         self.gate = threading.Event()
 
-    def ids(self, texts: Sequence[str], *, prefix: str = "") -> list[TextIds]:
+    def tokenize_ids(self, texts: Sequence[str], **options: Any) -> list[TextIds]:
         self.jobs.append(list(texts))
         if max(map(len, texts)) > self.waits_above:
             self.gate.wait(HANG_LIMIT_S)
-        return super().ids(texts, prefix=prefix)
+        return super().tokenize_ids(texts, **options)
 
 
 def _gated(
@@ -906,9 +906,9 @@ async def test_overload_is_told_before_anything_is_tokenised(
     class Counting(Tokenizer):
         calls = 0
 
-        def ids(self, texts: Sequence[str], *, prefix: str = "") -> list[TextIds]:
+        def tokenize_ids(self, texts: Sequence[str], **options: Any) -> list[TextIds]:
             type(self).calls += 1
-            return super().ids(texts, prefix=prefix)
+            return super().tokenize_ids(texts, **options)
 
     engine = FakeEngine(size=32)
     engine.gate.clear()

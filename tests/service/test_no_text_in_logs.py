@@ -59,7 +59,7 @@ async def test_failures_leave_no_text_in_the_log(
     monkeypatch.setattr(services.catalogue, "search", fail)
     assert (await client.post("/search", json={"query": SECRET})).status_code == 500
     with monkeypatch.context() as patch:
-        patch.setattr(services.embedder._model.tokenizer, "ids", fail)
+        patch.setattr(services.embedder._model.tokenizer, "tokenize_ids", fail)
         assert (await client.post("/embed", json={"inputs": [SECRET]})).status_code == 500
     monkeypatch.setattr(services.embedder._model._engine, "run", fail)  # on the known text, too
     assert (await client.post("/embed", json={"inputs": [SECRET]})).status_code == 503

@@ -23,7 +23,7 @@ from model.export.parity import ParityError, Run, measure_parity
 from model.export.storage import EncodedTensor, encode, write_safetensors
 from model.runtime.bundle import STORAGES, Storage
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES
-from model.runtime.openvino_graph import drop_nan_guards, floor_quotients, unpad, unpadded_inputs
+from model.runtime.openvino_graph import prepare, unpadded_inputs
 from model.runtime.openvino_library import core
 from tests.model.export.models import classifier, config, encoder, scramble, tagger
 
@@ -93,9 +93,7 @@ def runner(running: ort.InferenceSession) -> Run:
 def without_padding(folder: Path) -> Run:
     """The graph as OpenVINO runs it, all outputs by name."""
     model = core().read_model(folder / "graph.onnx")
-    floor_quotients(model)
-    drop_nan_guards(model)
-    assert unpad(model)
+    assert prepare(model)
     options = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     compiled = core().compile_model(model, "CPU", options)
 

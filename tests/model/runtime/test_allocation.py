@@ -9,8 +9,11 @@ import sys
 
 import pytest
 
+from model.runtime.allocation import _SET_BY_OPERATOR
+
 KEPT = """
 import ctypes
+import os
 from pathlib import Path
 from model.runtime.allocation import bound_free_memory
 
@@ -26,7 +29,7 @@ def used(size):
     return block
 
 def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 library.free(used(30 << 20))  # from here on glibc keeps blocks of this size, left to itself
 before = resident()
@@ -40,13 +43,14 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is abou
 
 def kept(*, bound: bool, **environment: str) -> tuple[str, int]:
     """Whether a process took the bounds, and the MiB that it kept of 20 that were freed."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_OPERATOR)}
     done = subprocess.run(
         [sys.executable, "-c", KEPT.format(bound=bound)],
         capture_output=True,
         text=True,
         check=True,
         env=variables | environment,
+        timeout=60,
     )
     was_bound, mib = done.stdout.split()
     return was_bound, int(mib)

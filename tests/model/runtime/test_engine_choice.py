@@ -187,8 +187,8 @@ def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
     times = measure(engines, bundle.manifest, 0)
     assert list(times) == [ORT, OPENVINO]
     assert all(np.isfinite(seconds) and seconds > 0 for seconds in times.values())
-    # Alone, and together in batches of three lengths or in one.
-    assert order[:14] == 2 * ["a", "a", "a", "a", "a", "b", "b"]
+    # Alone, and together in batches of four lengths or in one.
+    assert order[:12] == 2 * ["a", "a", "a", "a", "b", "b"]
 
 
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=40), st.sampled_from((0.0, 0.2, 1.0)))
@@ -199,7 +199,7 @@ def test_texts_are_measured_in_batches_of_little_padding(lengths: list[int], cos
     assert [length for group in groups for length in group] == lengths
 
     def costs_little(group: list[int]) -> bool:
-        return cost * (len(group) * max(group) - sum(group)) <= 0.05 * sum(group)
+        return cost * (len(group) * max(group) - sum(group)) <= max(16, 0.05 * sum(group))
 
     assert all(costs_little(group) for group in groups)
     assert not any(costs_little([*group, after[0]]) for group, after in pairwise(groups))

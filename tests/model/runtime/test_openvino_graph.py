@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from model.runtime.bundle import Bundle
 from model.runtime.engine import OnnxRuntimeEngine, pad_batch
 from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.openvino_graph import KEPT, PLACES, drop_nan_guards, unpad, unpadded_inputs
-from model.runtime.openvino_library import core
+from model.runtime.openvino_library import core, opset8, ov
 from tests.bundles import write_tiny_embedding_bundle
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -74,27 +75,96 @@ def engines() -> dict[str, tuple[OpenVinoEngine, OnnxRuntimeEngine]]:
     }
 
 
+def kinds_of(model: Any) -> list[str]:
+    """Of all its nodes."""
+    return [node.get_type_name() for node in model.get_ordered_ops()]
+
+
 def test_layers_see_tokens_and_attention_sees_rows(shipped: Bundle) -> None:
     """All products with weights, norms and activations: else the padding is computed after all."""
     model = graph()
     drop_nan_guards(model)
     assert unpad(model)
-    kinds = [node.get_type_name() for node in model.get_ordered_ops()]
+    kinds = kinds_of(model)
     layers = shipped.manifest.architecture.num_hidden_layers
     assert kinds.count("IsNaN") == 0
     assert kinds.count("ScaledDotProductAttention") == layers
     for node in model.get_ordered_ops():
-        shape = node.get_output_partial_shape(0) if node.get_output_size() else None
-        if node.get_type_name() == "MatMul" or node.get_type_name() == "Gelu":
-            assert shape[0] == 1, node
+        if node.get_type_name() in ("MatMul", "Gelu"):
+            assert node.get_output_partial_shape(0)[0] == 1, node
     norms = [node for node in model.get_ordered_ops() if node.get_type_name() == "MVN"]
     # That of the embeddings comes before the first product and is not worth a gather of its own.
     assert [norm.get_output_partial_shape(0)[0] == 1 for norm in norms] == [False] + [True] * 2 * layers
-    gathers = kinds.count("Gather") - [node.get_type_name() for node in graph().get_ordered_ops()].count(
-        "Gather"
-    )
     # Of the embeddings and, in each layer, three into rows and one out of them; of the last layer, once more.
-    assert gathers == 1 + 4 * layers + 1
+    assert kinds.count("Gather") - kinds_of(graph()).count("Gather") == 1 + 4 * layers + 1
+
+
+WEIGHTS = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+
+
+def norm_over(*axes: int) -> Callable[[Any], Any]:
+    """A product, and a norm over these axes of its [B, S, 4]."""
+    return lambda tokens: opset8.mvn(
+        opset8.matmul(tokens, WEIGHTS, False, False), np.array(axes), True, 1e-6, "INSIDE_SQRT"
+    )
+
+
+def first_of_each(tokens: Any) -> Any:
+    """[B, 1, 4], whose second size nobody knows beforehand, times weights, and added to all of the row."""
+    tokens_of_one = opset8.gather(opset8.shape_of(tokens), np.array([1]), np.array(0))
+    one = opset8.add(opset8.multiply(tokens_of_one, np.array([0])), np.array([1]))
+    places = opset8.range(np.array(0), opset8.squeeze(one, np.array([0])), np.array(1), "i64")
+    first = opset8.gather(tokens, places, np.array(1))
+    own, shared = (opset8.matmul(data, WEIGHTS, False, False) for data in (tokens, first))
+    return opset8.add(own, shared)
+
+
+HAND_MADE: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "a norm over numbers": (norm_over(2), True),
+    "the same from the end": (norm_over(-1), True),
+    "a norm over tokens": (norm_over(1, 2), True),
+    "tokens before texts": (
+        lambda tokens: opset8.matmul(opset8.transpose(tokens, np.array([1, 0, 2])), WEIGHTS, False, False),
+        False,
+    ),
+    "a vector of weights": (lambda tokens: opset8.matmul(tokens, WEIGHTS[0], False, False), False),
+    "a row of its own": (first_of_each, True),
+    "a number for each place": (
+        lambda tokens: opset8.add(opset8.matmul(tokens, WEIGHTS, False, False), WEIGHTS[None, :3]),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HAND_MADE)
+def test_what_is_not_by_itself_gets_rows(name: str) -> None:
+    """Graphs that no export of ours writes, all of them right."""
+    make, changes = HAND_MADE[name]
+
+    def made() -> Any:
+        mask = opset8.parameter(ov.PartialShape([-1, -1]), ov.Type.i64, name="attention_mask")
+        ids = opset8.parameter(ov.PartialShape([-1, -1]), ov.Type.i64, name="input_ids")
+        table = np.random.default_rng(1).standard_normal((9, 4)).astype(np.float32)
+        shown = opset8.convert(opset8.unsqueeze(mask, np.array(2)), "f32")
+        tokens = opset8.multiply(opset8.gather(table, ids, np.array(0)), shown)
+        return ov.Model([make(tokens)], [ids, mask], "hand-made")
+
+    mask = np.ones((2, 3), np.int64)  # what is read of padding would be another matter
+    feeds = {"input_ids": np.array([[1, 2, 3], [4, 5, 6]], np.int64), "attention_mask": mask}
+
+    def run(model: Any, more: dict[str, Any]) -> NDArray[np.float32]:
+        compiled = core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        values = feeds | more
+        return np.array(
+            compiled([values[port.get_node().get_friendly_name()] for port in compiled.inputs])[0]
+        )
+
+    expected = run(made(), {})
+    model = made()
+    assert unpad(model) is changes
+    actual = run(model, dict(unpadded_inputs(mask, 8)) if changes else {})
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
 
 
 def test_a_graph_without_weights_is_left_alone(tmp_path: Path) -> None:
@@ -134,13 +204,13 @@ def test_what_is_computed_is_little_more_than_the_texts(shipped: Bundle) -> None
     sizes = [engine.computed_tokens([tokens]) for tokens in range(1, 2049)]
     assert all(tokens <= size for tokens, size in enumerate(sizes, 1))
     assert all(size - tokens < max(8, tokens / 4) for tokens, size in enumerate(sizes, 1))
-    assert len(set(sizes)) == 8 + 28 + 48
+    assert len(set(sizes)) == 8 + 28 + 48  # in steps of 8, 16 and 32
     assert engine.computed_tokens([30, 200, 2]) == engine.computed_tokens([232])
     assert 0 < engine.padding_cost < 1
 
 
 def test_rows_come_in_few_lengths_and_in_none_that_the_model_does_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its positions may end at no round number."""
     seen: set[tuple[int, ...]] = set()

@@ -206,13 +206,28 @@ def test_ids_without_places_are_those_with_them(texts: list[str], which: int, pr
     """And a text is empty when none of its tokens has a place."""
     tokenizer = TOKENIZERS[which]()
     for ids, tokenized in zip(
-        tokenizer.ids(texts, prefix=prefix), tokenizer.tokenize(texts, prefix=prefix), strict=True
+        tokenizer.tokenize_ids(texts, prefix=prefix), tokenizer.tokenize(texts, prefix=prefix), strict=True
     ):
         assert ids.input_ids.tolist() == tokenized.input_ids.tolist()
         assert ids.input_ids.dtype == np.int64
         assert ids.is_empty == (not any(start < end for start, end in tokenized.offsets.tolist()))
         assert len(ids) == len(tokenized)
         assert ids.truncated_tokens == 0
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_ids_are_cut_as_texts_are(tokenizer: Tokenizer, from_start: bool) -> None:
+    """What fits is left as it is."""
+    texts = ["Tim Cook works in Paris.", "Tim"]
+    for ids, whole in zip(
+        tokenizer.tokenize_ids(texts, prefix="Pa ", max_tokens=6, from_start=from_start),
+        tokenizer.tokenize(texts, prefix="Pa "),
+        strict=True,
+    ):
+        cut = tokenizer.truncate(whole, 6, from_start=from_start)
+        assert ids.input_ids.tolist() == cut.input_ids.tolist()
+        assert ids.truncated_tokens == cut.truncated_tokens
+        assert not ids.is_empty
 
 
 @settings(deadline=None)
