@@ -95,6 +95,8 @@ def timed(run: Run, batch: TokenBatch) -> tuple[float, float, NDArray[np.float32
         began = time.perf_counter()
         values = run(batch)
         times.append(time.perf_counter() - began)
+    if values.ndim == 3:  # numbers for each token; of padding they are anything
+        values = values[batch.attention_mask == 1]
     return 1e3 * times[0], 1e3 * float(np.median(times[1:])), values
 
 
