@@ -739,9 +739,7 @@ class Embedder(_Served):
         """Tokenise; refuse, or cut, what is too long."""
 
         def check(index: int, tokenized: TextIds) -> None:
-            # Of a text that was cut, what is left may be empty; the text was not.
-            is_empty = tokenized.is_empty and not tokenized.truncated_tokens
-            if is_empty and not (options.read_empty and len(tokenized)):
+            if tokenized.is_empty and not (options.read_empty and len(tokenized)):
                 raise EmptyInputError(
                     f"{param}[{index}] holds nothing that the model reads", index=index, param=param
                 )

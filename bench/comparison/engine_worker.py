@@ -96,8 +96,9 @@ class BareEngine:
             seconds += taken
             latencies.append(taken)
             done += sum(map(len, window))
-            computed += sum(batch.input_ids.size for batch in batches)
-            tokens += sum(lengths[position] for positions in window for position in positions)
+            rows = [[lengths[position] for position in positions] for positions in window]
+            computed += sum(map(self._engine.computed_tokens, rows))
+            tokens += sum(map(sum, rows))
             number += 1
         return {
             "seconds": seconds, "texts": done, "tokens": tokens, "padding": computed / tokens,

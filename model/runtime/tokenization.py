@@ -94,7 +94,7 @@ class TextIds:
 
     Attributes:
         input_ids: [S] int64, special tokens included.
-        is_empty: no token stands for anything in the caller's text.
+        is_empty: no token of the whole text stands for anything in it.
         truncated_tokens: how many tokens were cut off; 0 = the whole text is here.
     """
 
@@ -215,12 +215,12 @@ class Tokenizer:
         """
 
         def read(encoding: tokenizers.Encoding, text: str) -> TextIds:
+            is_empty = _is_empty(encoding, text, len(prefix))
             if max_tokens is not None and len(encoding) > max_tokens:
                 whole = _from_encoding(encoding, text, len(prefix))
                 cut = self.truncate(whole, max_tokens, from_start=from_start)
-                is_empty = not (cut.offsets[:, 1] > cut.offsets[:, 0]).any()
                 return TextIds(cut.input_ids, is_empty, cut.truncated_tokens)
-            return TextIds(np.array(encoding.ids, dtype=np.int64), _is_empty(encoding, text, len(prefix)))
+            return TextIds(np.array(encoding.ids, dtype=np.int64), is_empty)
 
         return [
             read(encoding, text) for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)

@@ -230,6 +230,13 @@ def test_ids_are_cut_as_texts_are(tokenizer: Tokenizer, from_start: bool) -> Non
         assert not ids.is_empty
 
 
+def test_a_text_of_nothing_is_empty_however_long_it_is() -> None:
+    """Cutting must not make it pass for one that was read in part; nor one empty that begins with nothing."""
+    nothing, late = byte_level().tokenize_ids([" " * 20, " " * 20 + "x"], max_tokens=6)
+    assert (nothing.is_empty, nothing.truncated_tokens) == (True, 16)
+    assert (late.is_empty, late.truncated_tokens) == (False, 17)
+
+
 @settings(deadline=None)
 @given(texts=st.lists(st.text(alphabet="Tim Cook在北京", max_size=10), max_size=5))
 def test_a_text_is_tokenised_alike_alone_and_among_others(texts: list[str]) -> None:
