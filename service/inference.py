@@ -43,6 +43,7 @@ from service.execution import ExecutionThread, StalledError
 from service.places import Places
 from service.request_trace import Attribute, PastStage, RequestTrace, stage, trace_of_request
 from service.request_work import work_of_request
+from service.token_estimate import TokenEstimate
 
 Pooling = Literal["cls", "mean"]
 Value = TypeVar("Value")
@@ -272,6 +273,7 @@ class _Model:
         self._starved_at = 0.0
         self._texts = Places(self.limits.max_queue_items)  # of these, in tokenisation
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
+        self._estimate = TokenEstimate()
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
             self._run,
             length=lambda row: len(row.input_ids),
@@ -317,18 +319,20 @@ class _Model:
         sizes: Sequence[int],
         param: str,
         read: Callable[[int, Sequence[Other]], list[Value]],
+        most_tokens: int | None = None,
     ) -> list[Value]:
         """Map ``read(position of the first, texts)``, which tokenises, over the texts in the threads for it.
 
         A few short texts are tokenised in place. The first fault, in order, is raised. Texts may be pairs of
-        them as well; ``sizes`` are their characters.
+        them as well; ``sizes`` are their characters, and ``most_tokens`` what one comes to at most.
 
         Raises:
             OverloadedError: the queue has no room, or too much is being tokenised; nothing was started.
             UnavailableError: the model does not take work, or tokenising hangs.
             InvalidTextError: a text holds half of a surrogate pair.
         """
-        self.batcher.ensure_room(len(texts), len(texts) * _LEAST_TOKENS)
+        expected = self._estimate.at_least(sizes, most=most_tokens)
+        self.batcher.ensure_room(len(texts), max(expected, len(texts) * _LEAST_TOKENS))
 
         def work(first: int, chunk: Sequence[Other]) -> list[Value]:
             try:
@@ -418,7 +422,9 @@ class _Model:
                 raise UnavailableError(str(error)) from error
         return results
 
-    async def run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
+    async def run(self, rows: Sequence[_Row], *, characters: int) -> list[NDArray[np.float32]]:
+        """Have the batcher run what texts of so many characters came to."""
+        self._estimate.note(characters, sum(len(row.input_ids) for row in rows))
         trace = trace_of_request()
         log = None if trace is None or not trace.recorded else RequestLog(trace.trace_id)
         try:
@@ -696,7 +702,9 @@ class Embedder(_Served):
 
         with self._model.request():
             tokenized = await self._read(texts, options, param)
-            pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized])
+            pooled = await self._model.run(
+                [_Row(text.input_ids, output) for text in tokenized], characters=sum(map(len, texts))
+            )
             finished = await self._finish(pooled, options)
         return EmbeddingResult(finished, *self._accounts(tokenized))
 
@@ -727,7 +735,10 @@ class Embedder(_Served):
             numbers = sum(map(len, tokenized)) * self._hidden_size
             if max_numbers is not None and numbers > max_numbers:
                 raise TooManyNumbersError(numbers)
-            states = await self._model.run([_Row(text.input_ids, "last_hidden_state") for text in tokenized])
+            states = await self._model.run(
+                [_Row(text.input_ids, "last_hidden_state") for text in tokenized],
+                characters=sum(map(len, texts)),
+            )
         for index, state in enumerate(states):
             if not np.isfinite(state).all():
                 raise InferenceError(
@@ -768,7 +779,9 @@ class Embedder(_Served):
             return tokenized
 
         sizes = [len(text) for text in texts]
-        return await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
+        return await self._model.tokenize(
+            texts, sizes=sizes, param=param, read=read, most_tokens=self._max_tokens
+        )
 
     def _accounts(self, tokenized: Sequence[TextIds]) -> tuple[list[int], list[int], list[int]]:
         """Tokens read and tokens cut, per text, and which texts were empty; the observer is told."""
@@ -903,7 +916,11 @@ class EntityTagger(_Served):
             sizes = [len(text) for text in texts]
             documents = await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
             windows = [document.windows for document in documents]
-            logits = iter(await self._run_once_each([window for of_text in windows for window in of_text]))
+            logits = iter(
+                await self._run_once_each(
+                    [window for of_text in windows for window in of_text], characters=sum(sizes)
+                )
+            )
             outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
             def decode(
@@ -923,7 +940,9 @@ class EntityTagger(_Served):
             self._model.observer.on_entities(Counter(one.label for text in tagged for one in text.entities))
         return tagged
 
-    async def _run_once_each(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+    async def _run_once_each(
+        self, windows: Sequence[Window], *, characters: int
+    ) -> list[NDArray[np.float32]]:
         """Run windows, equal ones once: one character a million times over has a thousand of them."""
         places: dict[bytes, int] = {}
         rows: list[_Row] = []
@@ -933,7 +952,7 @@ class EntityTagger(_Served):
             if place == len(rows):
                 rows.append(_Row(window.input_ids, "logits"))
             of_windows.append(place)
-        logits = await self._model.run(rows)
+        logits = await self._model.run(rows, characters=characters)
         return [logits[place] for place in of_windows]
 
     def _check_labels(self, labels: frozenset[str] | None) -> None:
@@ -1035,9 +1054,11 @@ class Classifier(_Served):
 
         sizes = [len(item) if isinstance(item, str) else sum(map(len, item)) for item in items]
         with self._model.request():
-            sequences = await self._model.tokenize(items, sizes=sizes, param=param, read=read)
+            sequences = await self._model.tokenize(
+                items, sizes=sizes, param=param, read=read, most_tokens=self._max_tokens
+            )
             rows = [_Row(one.input_ids, "sequence_logits", one.token_type_ids) for one in sequences]
-            logits = np.stack(await self._model.run(rows))
+            logits = np.stack(await self._model.run(rows, characters=sum(sizes)))
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():
             index = int(np.argmin(finite))

@@ -929,6 +929,32 @@ async def test_overload_is_told_before_anything_is_tokenised(
         await asyncio.gather(running, *waiting)
 
 
+async def test_texts_that_will_have_no_room_are_not_tokenised(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """How many tokens they come to is told from those before; with room for them they are read as ever."""
+    engine = FakeEngine(size=32)
+    limits = BatchingLimits(max_queue_tokens=200)
+    tokenizer, _ = _gated(embedding_bundle, budget)
+    embedder = Embedder(embedding_bundle.manifest, tokenizer, engine, budget=budget, limits=limits)
+    tokenizer.gate.set()
+    async with embedder:
+        many = ["cat cat cat"] * 5  # more than are tokenised in place; 25 tokens
+        await embedder.embed(many, PLAIN)
+        engine.gate.clear()
+        running = asyncio.create_task(embedder.embed(["hello"], PLAIN))
+        await until(lambda: engine.entered == 2)
+        waiting = [asyncio.create_task(embedder.embed(many[:2], PLAIN)) for _ in range(18)]
+        await until(lambda: embedder.batcher.queued_tokens == 180)
+        before = len(tokenizer.jobs)
+        with pytest.raises(OverloadedError, match="180 of 200 tokens"):
+            await embedder.embed(many, PLAIN)
+        assert len(tokenizer.jobs) == before
+        engine.gate.set()
+        await asyncio.gather(running, *waiting)
+        assert (await embedder.embed(many, PLAIN)).tokens == [5] * 5
+
+
 async def test_two_models_share_one_thread_and_its_fate(
     embedding_bundle: Bundle, ner_bundle: Bundle, budget: ComputeBudget
 ) -> None:

@@ -1,0 +1,45 @@
+"""TokenEstimate: how many tokens texts come to at least, before they are tokenised. Standard library only."""
+
+from collections.abc import Sequence
+from typing import Final
+
+# Of the way back up, with each request whose texts come to more: some dozens of requests.
+_FORGETTING: Final = 1 / 64
+
+
+class TokenEstimate:
+    """The fewest tokens a character that recent requests came to; nothing is expected of the first.
+
+    Tokenising what is refused afterwards takes the processor from what was admitted. An estimate that is too
+    low costs that; one that is too high refuses what would have had room. So it falls at once to what was
+    seen, and rises slowly.
+    """
+
+    __slots__ = ("_tokens_per_character",)
+
+    def __init__(self) -> None:
+        self._tokens_per_character: float | None = None
+
+    def note(self, characters: int, tokens: int) -> None:
+        """Learn from a request whose texts had so many characters and came to so many tokens."""
+        if characters < 1:
+            return
+        seen, known = tokens / characters, self._tokens_per_character
+        if known is None or seen < known:
+            self._tokens_per_character = seen
+        else:
+            self._tokens_per_character = known + _FORGETTING * (seen - known)
+
+    def at_least(self, characters: Sequence[int], *, most: int | None = None) -> int:
+        """The tokens of texts with so many characters each.
+
+        Args:
+            characters: of each text.
+            most: tokens of one text, since the rest of it is cut off or refused; None = any number.
+        """
+        rate = self._tokens_per_character
+        if rate is None:
+            return 0
+        if most is None:
+            return int(rate * sum(characters))
+        return int(sum(min(rate * one, most) for one in characters))

@@ -1,0 +1,40 @@
+"""service.token_estimate: what texts come to at least."""
+
+import pytest
+
+from service.token_estimate import TokenEstimate
+
+
+def test_nothing_is_expected_of_the_first_request() -> None:
+    """What the model makes of characters is not known."""
+    assert TokenEstimate().at_least([1000]) == 0
+
+
+def test_an_estimate_is_never_above_what_was_just_seen() -> None:
+    """Too high, it would refuse what has room; it falls at once, and rises slowly."""
+    estimate = TokenEstimate()
+    estimate.note(100, 80)
+    assert estimate.at_least([100, 50]) == 120
+    estimate.note(100, 20)
+    assert estimate.at_least([100]) == 20
+    for _ in range(10):
+        estimate.note(100, 80)
+    assert 20 < estimate.at_least([100]) < 40
+    for _ in range(1000):
+        estimate.note(100, 80)
+    assert estimate.at_least([100]) == pytest.approx(80, abs=1)
+
+
+def test_a_text_comes_to_no_more_than_the_model_reads() -> None:
+    """Of a text that is cut the rest does not count; the others are not cut for its sake."""
+    estimate = TokenEstimate()
+    estimate.note(100, 50)
+    assert estimate.at_least([10_000, 20], most=512) == 522
+    assert estimate.at_least([10_000, 20]) == 5010
+
+
+def test_requests_without_characters_teach_nothing() -> None:
+    """A text may be empty where empty ones are read."""
+    estimate = TokenEstimate()
+    estimate.note(0, 2)
+    assert estimate.at_least([10]) == 0
