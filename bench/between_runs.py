@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from model.runtime.engine import pad_batch
 from service.batching import DynamicBatcher
-from service.execution import ExecutionThread
+from service.execution import ExecutionThreads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ async def measure(
                 [np.zeros(length, np.int64) for length in rng.choice(LENGTHS, texts).tolist()]
             )
 
-    execution = ExecutionThread()
+    execution = ExecutionThreads()
     batcher: DynamicBatcher[NDArray[np.int64], int] = DynamicBatcher(run, length=len, execution=execution)
     async with batcher:
         await asyncio.gather(*map(client, range(clients)))

@@ -120,7 +120,14 @@ def add_conche(field: Field, known: dict[str, Model]) -> None:
     settings = "as it is set by default, over HTTP"
     name = report.CONCHE
     ours = conche(name, f"the service, {settings}", environment=mini, log=field.log(name), model=MINILM)
-    field.add(ours, (*EMBEDDING, "overload", "start"))
+    field.add(ours, (*EMBEDDING, "one-short", "overload", "start"))
+    if len(os.sched_getaffinity(0)) > 1:
+        name = report.CONCHE_STREAMS
+        streams = {**mini, "CONCHE_STREAMS": "2"}
+        note = "the service with CONCHE_STREAMS=2, over HTTP"
+        field.add(
+            conche(name, note, environment=streams, log=field.log(name), model=MINILM), (*MAIN, "overload")
+        )
     if has_bfloat16():
         name = report.CONCHE_FLOAT32
         plain = {**mini, "CONCHE_PRECISION": "float32"}
@@ -155,7 +162,7 @@ def add_engines(field: Field, known: dict[str, Model]) -> None:
         limit = engine_worker(
             name, note, schedule="packed", engine=engine, bundle=known[MINILM].bundle, log=field.log(name)
         )
-        field.add(limit, (*(one for one in EMBEDDING if one != "many"),))
+        field.add(limit, (*(one for one in EMBEDDING if one != "many"), "one-short"))
     name = report.TEI
     note = (
         f"a model of text-embeddings-inference on {REFERENCE}: batches of 8 in arrival order, HTTP and "

@@ -1,7 +1,7 @@
 """One process with all threads against several with a share each: throughput, latency and memory.
 
     python bench/workers.py                         # 1 x 2 and 2 x 1: workers x threads, three rounds each
-    python bench/workers.py 1x8 2x4 4x2 8x1         # on eight cores; MODELS as for `conche serve`
+    python bench/workers.py 1x8 1x8x2 2x4 4x2 8x1   # on eight cores; the third number: streams of each
 
 Starts `conche serve` anew for each, on a port of its own. Clients, each with its connection, send the demo
 FAQ's queries to /embed, one a request and each waiting for its answer. The rounds take turns, and medians are
@@ -59,10 +59,19 @@ class Figures:
 class Server:
     """A running `conche serve`."""
 
-    def __init__(self, workers: int, threads: int, folder: Path) -> None:
+    def __init__(self, workers: int, threads: int, streams: int, folder: Path) -> None:
         command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
         command += ["--workers", str(workers), "--threads", str(threads), "--log-format", "json"]
-        command += ["--data-dir", str(folder), "--access-log-sample", "0", "--faq-store", "none"]
+        command += [
+            "--streams",
+            str(streams),
+            "--data-dir",
+            str(folder),
+            "--access-log-sample",
+            "0",
+            "--faq-store",
+            "none",
+        ]
         command += ["--ner-bundle", "none"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
@@ -151,7 +160,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("shapes", nargs="*", default=["1x2", "2x1"], help="workers x threads")
+    parser.add_argument(
+        "shapes", nargs="*", default=["1x2", "2x1"], help="workers x threads, or x streams as well"
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--seconds", type=float, default=5.0, help="of a round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -160,8 +171,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
             for shape in options.shapes:
-                workers, threads = (int(part) for part in shape.split("x"))
-                server = Server(workers, threads, Path(folder) / shape)
+                workers, threads, *streams = (int(part) for part in shape.split("x"))
+                server = Server(workers, threads, streams[0] if streams else 1, Path(folder) / shape)
                 try:
                     for clients in options.clients:
                         figures = measure(server, clients, options.seconds)
@@ -169,7 +180,8 @@ def main() -> None:
                 finally:
                     server.stop()
     print(
-        "| workers x threads | clients | texts/s | p50, p99 ms | CPU ms a text: loop, all | a batch | MiB |"
+        "| workers x threads x streams | clients | texts/s | p50, p99 ms "
+        "| CPU ms a text: loop, all | a batch | MiB |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for (shape, clients), rounds in seen.items():

@@ -24,6 +24,7 @@ What can break
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from types import TracebackType
 from typing import Final, Generic, NoReturn, Self, TypeVar
 
 from service.errors import InferenceError, OverloadedError, UnavailableError
-from service.execution import ExecutionThread, StalledError
+from service.execution import ExecutionThreads, StalledError
 from service.places import Places
 from service.waiting_room import BatchingLimits, Entry, Request, RequestLog, RunOfRequest, WaitingRoom
 
@@ -105,13 +106,13 @@ class DynamicBatcher(Generic[Item, Result]):
     Belongs to one event loop: every method is called from it.
 
     Args:
-        run_batch: called in the execution thread with the items of a batch; returns one result for each. With
+        run_batch: called in an execution thread with the items of a batch; returns one result for each. With
             ``BrokenModelError`` it ends the batcher.
         length: tokens of an item, >= 0; decides what is batched together.
         computed_tokens: for how many tokens ``run_batch`` computes, of rows of such lengths; None = rows
             times longest row.
         padding_cost: what a token of padding costs beside one of a text, 0 to 1.
-        execution: the thread shared with the other batchers of the process.
+        execution: the threads shared with the other batchers of the process; so many batches run at a time.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
         on_batch: called after each run; what it raises is logged and goes no further.
@@ -124,7 +125,7 @@ class DynamicBatcher(Generic[Item, Result]):
         length: Callable[[Item], int],
         computed_tokens: Callable[[Sequence[int]], int] | None = None,
         padding_cost: float = 1.0,
-        execution: ExecutionThread,
+        execution: ExecutionThreads,
         limits: BatchingLimits | None = None,
         name: str = "model",
         on_batch: Callable[[BatchStats], None] | None = None,
@@ -148,6 +149,8 @@ class DynamicBatcher(Generic[Item, Result]):
         self._tokens_per_second: float | None = None
         self._tokens_per_second_at_work: float | None = None  # of large batches, as they come when much waits
         self._runs = 0
+        self._running = 0  # streams with a run, at work or in line for a thread
+        self._idle = 0  # streams that wait for work
 
     # -- state, for health and metrics -----------------------------------------------------------------------
 
@@ -334,8 +337,7 @@ class DynamicBatcher(Generic[Item, Result]):
     async def _serve(self) -> None:
         reason = f"the batcher of {self.name} stopped"
         try:
-            while await self._work_waits():
-                await self._run(self._form())
+            await self._run_streams()
         except asyncio.CancelledError:
             reason = f"{self.name} is shutting down"
             raise
@@ -361,14 +363,35 @@ class DynamicBatcher(Generic[Item, Result]):
                 request.forget()
                 request.fail(UnavailableError(reason))
 
+    async def _run_streams(self) -> None:
+        """Have a task for each thread run batches until nothing is left after the end, or one fails."""
+        loop = asyncio.get_running_loop()
+        streams = [
+            loop.create_task(self._run_batches(), name=f"stream {number + 1} of {self.name}")
+            for number in range(self._execution.threads)
+        ]
+        waiting = set(streams)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for stream in done:
+                    stream.result()
+        finally:
+            for stream in waiting:
+                stream.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)
+
+    async def _run_batches(self) -> None:
+        while await self._work_waits():
+            await self._run(self._form())
+
     async def _work_waits(self) -> bool:
         """Wait until a batch is due; False = closing and nothing is left."""
         while True:
             if not self._room:
                 if not self._open:
                     return False
-                self._wake.clear()
-                await self._wake.wait()
+                await self._wait()
                 continue
             left = self._room.oldest.request.admitted_at + self.limits.max_wait_s - time.monotonic()
             full = (
@@ -377,13 +400,27 @@ class DynamicBatcher(Generic[Item, Result]):
             )
             if left <= 0 or full or not self._open:
                 return True
-            self._wake.clear()
+            await self._wait(left)
+
+    async def _wait(self, most_seconds: float | None = None) -> None:
+        """Wait until something changes."""
+        self._wake.clear()
+        self._idle += 1
+        try:
+            if most_seconds is None:
+                await self._wake.wait()
+                return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(most_seconds):
                     await self._wake.wait()
+        finally:
+            self._idle -= 1
 
     def _form(self) -> list[Entry[Item, Result]]:
-        batch = self._room.choose(self.limits, self._padding_cost)
+        share = self.limits.max_batch_tokens
+        if self._idle:  # they are awake by now, and come for the rest
+            share = min(share, math.ceil(self._room.tokens / (1 + self._idle)))
+        batch = self._room.choose(self.limits, self._padding_cost, max_tokens=share)
         for entry in batch:
             self._leave(entry)
         for request in {entry.request for entry in batch}:
@@ -418,14 +455,20 @@ class DynamicBatcher(Generic[Item, Result]):
         """Run a batch, or a part of one; hand out its results, or return what went wrong."""
         items = [entry.item for entry in batch]
         dispatched_at = time.monotonic()
-        run = await self._execution.run(
-            lambda: _call(self._run_batch, items),
-            name=f"a run of {self.name}",
-            stall_timeout_s=self.limits.stall_timeout_s,
-        )
+        self._running += 1
+        at_a_time: float = self._running
+        try:
+            run = await self._execution.run(
+                lambda: _call(self._run_batch, items),
+                name=f"a run of {self.name}",
+                stall_timeout_s=self.limits.stall_timeout_s,
+            )
+        finally:
+            at_a_time = (at_a_time + self._running) / 2
+            self._running -= 1
         error = run.error
         if isinstance(error, BrokenModelError):
-            self._note(batch, run, dispatched_at, failed=True)
+            self._note(batch, run, dispatched_at, at_a_time, failed=True)
             raise error
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and its like are meant for the process, not for one caller
@@ -437,7 +480,7 @@ class DynamicBatcher(Generic[Item, Result]):
             for entry, result in zip(batch, run.results, strict=True):
                 entry.request.waited_seconds += max(run.started_at - entry.request.admitted_at, 0.0)
                 entry.request.finish(entry.position, result)
-        self._note(batch, run, dispatched_at, failed=error is not None)
+        self._note(batch, run, dispatched_at, at_a_time, failed=error is not None)
         return error
 
     def _fail(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
@@ -457,12 +500,18 @@ class DynamicBatcher(Generic[Item, Result]):
         self._tokens.limit = min(self.limits.max_queue_tokens, max(by_time, 2 * self.limits.max_batch_tokens))
 
     def _note(
-        self, batch: list[Entry[Item, Result]], run: "_Run[Result]", dispatched_at: float, *, failed: bool
+        self,
+        batch: list[Entry[Item, Result]],
+        run: "_Run[Result]",
+        dispatched_at: float,
+        at_a_time: float,
+        *,
+        failed: bool,
     ) -> None:
-        """Update the throughput and tell the observer."""
+        """Update the throughput, of so many runs at a time, and tell the observer."""
         tokens = sum(entry.length for entry in batch)
         # From dispatch, not from the start of the run: time spent behind another model is time all the same.
-        rate = tokens / max(run.ended_at - dispatched_at, 1e-6)
+        rate = at_a_time * tokens / max(run.ended_at - dispatched_at, 1e-6)
         previous = rate if self._tokens_per_second is None else self._tokens_per_second
         self._tokens_per_second = previous + _THROUGHPUT_SMOOTHING * (rate - previous)
         large = 2 * tokens >= self.limits.max_batch_tokens or 2 * len(batch) >= self.limits.max_batch_size

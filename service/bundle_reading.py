@@ -74,13 +74,22 @@ class BundleReader:
 
         Raises:
             EngineUnavailableError: the engine that is set is not there.
+            StreamsError: there is not a thread for each stream.
         """
-        threads = compute_threads(settings)
+        threads, streams = compute_threads(settings), settings.streams
+        if streams > threads:
+            there = "is 1" if threads == 1 else f"are {threads}"
+            raise StreamsError(
+                f"CONCHE_STREAMS={streams}: each needs a thread, and there {there} "
+                f"(CONCHE_THREADS={settings.threads})"
+            )
         folder = (cache_folder or settings.data_path()) / "engines"
         wishes = EngineWishes(settings.engine, settings.precision, settings.providers())
         return cls(
-            engines=EngineChooser(wishes, threads=threads, folder=folder),
-            budgets=BudgetTuner(settings.batching.batch_tokens(), threads=threads, folder=folder),
+            engines=EngineChooser(wishes, threads=threads, streams=streams, folder=folder),
+            budgets=BudgetTuner(
+                settings.batching.batch_tokens(), threads=threads, streams=streams, folder=folder
+            ),
         )
 
     def is_to_measure(self, path: Path) -> bool:
@@ -143,8 +152,12 @@ class BundleReader:
             begun.add_done_callback(_free)
 
 
+class StreamsError(Exception):
+    """There are fewer threads than streams; the message names the settings."""
+
+
 def compute_threads(settings: Settings) -> int:
-    """Of one model run."""
+    """Of all model runs together."""
     return thread_count() if settings.threads == "auto" else settings.threads
 
 
@@ -152,7 +165,7 @@ def begin_reading(settings: Settings) -> Future[BundleReader]:
     """Begin to read the bundles that ``settings`` name and that are there.
 
     Returns:
-        The reader, or the EngineUnavailableError for want of which there is none.
+        The reader, or the error of `BundleReader.of` for which there is none.
     """
     reader: Future[BundleReader] = Future()
 

@@ -1,4 +1,4 @@
-"""ExecutionThread: a thread that works through jobs, watched for hangs. Standard library only."""
+"""ExecutionThreads: threads that work through jobs, watched for hangs. Standard library only."""
 
 import asyncio
 import concurrent.futures
@@ -22,42 +22,55 @@ class StalledError(Exception):
     """A job hangs, or its thread ended, and with it everything that was to run after it."""
 
 
-class ExecutionThread:
-    """One thread that runs jobs in the order they come, and can be given up should one of them hang.
+class ExecutionThreads:
+    """Threads, one unless said otherwise, that take jobs in the order they come; given up should one hang.
 
-    All batchers of a process share one: two models running at once would each use every core the service may
-    have, and both would be slower for it. Each batcher has one job here at most; so they share.
+    All batchers of a process share some: with a thread, two models never run at once, when each would use
+    every core the service may have, and both would be slower for it. Each batcher has as many jobs here at
+    most as there are threads; so they share.
 
-    A daemon thread rather than a ``ThreadPoolExecutor``: the latter joins its threads when the interpreter
+    Daemon threads rather than a ``ThreadPoolExecutor``: the latter joins its threads when the interpreter
     exits, so that a hung run would keep the process from ever ending.
+
+    Args:
+        name: of the thread; of several it is followed by their numbers.
+        threads: how many.
+        at_start: called in each thread, once.
     """
 
-    def __init__(self, name: str = "conche-inference", *, at_start: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "conche-inference",
+        threads: int = 1,
+        *,
+        at_start: Callable[[], None] | None = None,
+    ) -> None:
+        self.threads = threads
         self._jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
         self._progress = 0
         self._failure: str | None = None
-        self._running: concurrent.futures.Future[Any] | None = None
-        self._at_start = at_start  # called in the thread, once
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._at_start = at_start
+        names = [name] if threads == 1 else [f"{name}-{number + 1}" for number in range(threads)]
+        for one in names:
+            threading.Thread(target=self._work, name=one, daemon=True).start()
 
     @property
     def failure(self) -> str | None:
-        """Why the thread takes no more work: a job hangs, or the thread ended; None if it does."""
+        """Why no more work is taken: a job hangs, or a thread ended; None if it is."""
         return self._failure
 
     @property
     def progress(self) -> int:
-        """Grows with each job that starts or ends; a hung job leaves it unchanged."""
+        """Grows with the jobs that start or end; while all threads hang it is unchanged."""
         return self._progress
 
     def submit(self, job: Callable[[], Result]) -> concurrent.futures.Future[Result]:
         """Run ``job`` behind those submitted before it.
 
         Raises:
-            StalledError: the thread was given up.
+            StalledError: the threads were given up.
         """
         if self._failure is not None:
             raise StalledError(self._failure)
@@ -68,21 +81,22 @@ class ExecutionThread:
         return future
 
     async def run(self, job: Callable[[], Result], *, name: str, stall_timeout_s: float) -> Result:
-        """Run ``job`` behind those submitted before it, and wait as long as the thread makes progress.
+        """Run ``job`` behind those submitted before it, and wait as long as there is progress.
 
         Args:
             job: what to run; if its caller is cancelled before it began, it will not begin.
             name: of the job, for the message.
-            stall_timeout_s: without progress for this long, the thread is given up.
+            stall_timeout_s: if the job runs for this long, or nothing moves for this long while it waits for
+                its turn, the threads are given up.
 
         Raises:
-            StalledError: the job, or the one before it, hangs.
+            StalledError: the job, or one before it, hangs.
         """
         # Not asyncio.wrap_future and asyncio.wait, which take as long as a short text's tokenising.
         loop = asyncio.get_running_loop()
         future = self.submit(job)
         checks_without_progress = 0
-        progress = self.progress
+        seen = self._seen(future)
         waiter: asyncio.Future[bool] | None = None
 
         def wake(done: bool) -> None:
@@ -105,48 +119,56 @@ class ExecutionThread:
                         return future.result()
                 finally:
                     timer.cancel()
-                if self.progress == progress:
+                now = self._seen(future)
+                if now == seen:
                     checks_without_progress += 1
                 else:  # it waited for its turn behind others
-                    progress, checks_without_progress = self.progress, 0
+                    seen, checks_without_progress = now, 0
         finally:
             future.cancel()
         reason = f"{name} made no progress for {stall_timeout_s:g} s"
         self.give_up(reason)
         raise StalledError(reason)
 
+    def _seen(self, future: concurrent.futures.Future[Any]) -> int | None:
+        """What has to change as long as nothing hangs; None = the job runs, whatever others do."""
+        return None if future.running() else self.progress
+
     def give_up(self, reason: str) -> None:
-        """Mark the thread as lost to a job that hangs; those behind it fail with ``StalledError`` at once."""
+        """Mark the threads as lost to a job that hangs; those behind it fail at once (``StalledError``)."""
         self._failure = self._failure or reason
         with contextlib.suppress(queue.Empty):
             while True:
                 entry = self._jobs.get_nowait()
                 if entry is not None and entry[0].set_running_or_notify_cancel():
                     entry[0].set_exception(StalledError(reason))
-        self._jobs.put(None)  # should the job end after all, so does the thread
+        self.close()  # should the job end after all, so does the thread
 
     def close(self) -> None:
-        """End the thread behind the jobs it has; does not wait, since a job may hang."""
-        self._jobs.put(None)
+        """End the threads behind the jobs they have; does not wait, since a job may hang."""
+        for _ in range(self.threads):
+            self._jobs.put(None)
 
     def _work(self) -> None:
+        running: list[concurrent.futures.Future[Any]] = []  # the one that the thread has, if any
         try:
-            self._do_jobs()
+            self._do_jobs(running)
         except BaseException as error:
             # Without this the jobs behind would wait for as long as a hang is waited for, and then be told
             # that one hung.
             reason = f"the thread {threading.current_thread().name} ended after {type(error).__name__}"
             self.give_up(reason)
-            if self._running is not None and not self._running.done():
-                self._running.set_exception(StalledError(reason))
+            for future in running:
+                if not future.done():
+                    future.set_exception(StalledError(reason))
             logger.critical("%s", reason, exc_info=True)
 
-    def _do_jobs(self) -> None:
+    def _do_jobs(self, running: list[concurrent.futures.Future[Any]]) -> None:
         if self._at_start is not None:
             self._at_start()
         while (entry := self._jobs.get()) is not None:
             future, job = entry
-            self._running = future
+            running.append(future)
             self._progress += 1
             if future.set_running_or_notify_cancel():
                 try:
@@ -157,5 +179,5 @@ class ExecutionThread:
                     future.set_result(result)
                     del result
             self._progress += 1
-            self._running = None
+            running.clear()
             del entry, future, job  # or the last batch would stay in memory until the next one

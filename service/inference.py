@@ -1,8 +1,8 @@
 """Text -> tokens -> batcher -> typed results: ``Embedder``, ``EntityTagger`` and ``Classifier``.
 
-Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: one thread that runs models,
-so that two of them never compete for the same cores, and two that tokenise, so that the event loop does so
-for a few short texts only.
+Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: the threads that run models,
+one for each stream, so that there are never more runs than the cores were divided among, and two that
+tokenise, so that the event loop does so for a few short texts only.
 All three are watched: should a job hang, those who wait for it fail, and ``healthy`` turns false.
 """
 
@@ -39,7 +39,7 @@ from service.errors import (
     OverloadedError,
     UnavailableError,
 )
-from service.execution import ExecutionThread, StalledError
+from service.execution import ExecutionThreads, StalledError
 from service.places import Places
 from service.request_trace import Attribute, PastStage, RequestTrace, stage, trace_of_request
 from service.request_work import work_of_request
@@ -209,19 +209,22 @@ class InferenceObserver(Protocol):
 class ComputeBudget:
     """The threads of one process that do the computing, whatever the number of models.
 
+    Args:
+        streams: model runs at a time; those of the engines, or fewer.
+
     Attributes:
         execution: runs the models.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, streams: int = 1) -> None:
         # The tokenizer library would start a thread per core of the host, whatever the quota; here it works
         # in the threads below. It reads the variable at each call.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.execution = ExecutionThread(at_start=give_way)
-        self._tokenizing = ExecutionThread("conche-tokenize")
-        self._tokenizing_long = ExecutionThread("conche-tokenize-long")
+        self.execution = ExecutionThreads(threads=streams, at_start=give_way)
+        self._tokenizing = ExecutionThreads("conche-tokenize")
+        self._tokenizing_long = ExecutionThreads("conche-tokenize-long")
 
-    def lane(self, characters: int) -> ExecutionThread:
+    def lane(self, characters: int) -> ExecutionThreads:
         """The thread that tokenises a job of so many characters.
 
         A text of a million characters takes seconds; those have a thread of their own, or they would be
@@ -472,7 +475,7 @@ class _Model:
             self.observer.on_texts(texts=texts, truncated=truncated)
 
     def _run(self, rows: Sequence[_Row]) -> list[NDArray[np.float32]]:
-        """Run one batch; in the execution thread. Each row has the output that it asked for."""
+        """Run one batch; in an execution thread. Each row has the output that it asked for."""
         # Rows of one batch may want different outputs: the graph is asked once, for all of them.
         wanted = sorted({row.output for row in rows})
         try:

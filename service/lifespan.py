@@ -14,7 +14,7 @@ from model.runtime.bundle import BundleError
 from model.runtime.engine_choice import EngineUnavailableError
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.batching import BatchingLimits
-from service.bundle_reading import BundleReader, compute_threads
+from service.bundle_reading import BundleReader, StreamsError, compute_threads
 from service.errors import ServiceError, UnavailableError, UnknownModelError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
@@ -63,7 +63,8 @@ class Services:
     """What the routes use.
 
     Attributes:
-        threads: of one model run.
+        threads: of all model runs together.
+        streams: model runs at a time.
         models: those loaded.
         default_embedder, default_tagger, default_classifier, default_reranker: names of the models that serve
             requests which name none. Without a reranker set, the embedder ranks.
@@ -76,6 +77,7 @@ class Services:
     """
 
     threads: int
+    streams: int
     models: LoadedModels
     default_embedder: str | None = None
     default_tagger: str | None = None
@@ -259,7 +261,7 @@ async def open_services(
             ThreadPoolExecutor(max(2, threads), thread_name_prefix="conche-worker")
         )
         cache_folder = cache_folder or settings.data_path()
-        budget = ComputeBudget()
+        budget = ComputeBudget(settings.streams)
         stack.callback(budget.close)
         models = LoadedModels(
             budget=budget,
@@ -267,7 +269,7 @@ async def open_services(
             reader=await asyncio.to_thread(_reader, settings, cache_folder, reader),
             observers=metrics,
         )
-        services = Services(threads, models)
+        services = Services(threads, settings.streams, models)
         if settings.input_ids == "cl100k":
             services.cl100k = await asyncio.to_thread(_read_cl100k, settings.openai_vocabulary)
         faq_folder = faq_folder or settings.data_path()
@@ -308,6 +310,8 @@ def _reader(settings: Settings, cache_folder: Path, begun: Future[BundleReader] 
             f"CONCHE_ENGINE={settings.engine}, CONCHE_PRECISION={settings.precision}, "
             f"CONCHE_ONNXRUNTIME_PROVIDERS={settings.onnxruntime_providers}: {error}"
         ) from error
+    except StreamsError as error:
+        raise StartupError(str(error)) from error
 
 
 def _read_cl100k(path: str) -> Cl100kVocabulary:

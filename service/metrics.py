@@ -595,7 +595,7 @@ class _ModelFamilies:
         self.queue_limit_tokens = gauge("queue_limit_tokens", "Tokens that may wait now.")
         self.batch_limit_tokens = gauge("batch_limit_tokens", "Tokens that a batch may have, with padding.")
         self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
-        self.threads = gauge("inference_threads", "Threads that one run may use.")
+        self.threads = gauge("inference_threads", "Threads that run the model, of all runs at a time.")
         self.entities = Counter(
             "conche_entities_total",
             "Entities of answered requests, by the types that the model knows.",

@@ -509,7 +509,8 @@ class InfoResponse(BaseModel):
     auto_truncate: bool = Field(description="As `truncate`; the same.")
     limits: dict[str, int | float]
     truncate: bool = Field(description="Whether /embed cuts over-long texts when the request does not say.")
-    threads: int
+    threads: int = Field(description="That run models.")
+    streams: int = Field(description="Runs at a time, among which the threads are divided.")
     workers: int = Field(description="Processes that share the port.")
     worker: int = Field(description="The one that answers, from 1.")
 

@@ -321,7 +321,14 @@ class Settings(BaseSettings):
     )
     threads: Literal["auto"] | int = Field(
         default="auto",
-        description="Threads of one model run; `auto` follows affinity and the cgroup's CPU quota.",
+        description="Threads that compute; `auto` follows affinity and the cgroup's CPU quota.",
+    )
+    streams: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Model runs at a time, among which the threads are divided. More than one answer more "
+        "under load, and one text by itself later, with its share of the cores (docs/workers.md).",
     )
     engine: Literal["auto", "onnxruntime", "openvino"] = Field(
         default="auto",

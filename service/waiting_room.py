@@ -258,14 +258,18 @@ class WaitingRoom(Generic[Item, Result]):
             self._lengths.pop(bisect.bisect_left(self._lengths, entry.length))
         self.tokens -= entry.length
 
-    def choose(self, limits: BatchingLimits, padding_cost: float = 1.0) -> "list[Entry[Item, Result]]":
+    def choose(
+        self, limits: BatchingLimits, padding_cost: float = 1.0, *, max_tokens: int | None = None
+    ) -> "list[Entry[Item, Result]]":
         """The next batch: the oldest entry, then its neighbours in length; nothing is removed yet.
 
         Args:
             limits: of a batch, and of who may overtake.
             padding_cost: what a token of padding costs beside one of a text, 0 to 1; for so much of one it
                 counts.
+            max_tokens: of this batch; None = as ``limits`` say.
         """
+        max_tokens = limits.max_batch_tokens if max_tokens is None else max_tokens
         anchor = self.oldest
         batch = [anchor]
         longest = real_tokens = anchor.length
@@ -284,7 +288,7 @@ class WaitingRoom(Generic[Item, Result]):
             new_longest = max(longest, entry.length)
             new_tokens = real_tokens + entry.length
             padding = padding_cost * ((len(batch) + 1) * new_longest - new_tokens)
-            fits = new_tokens + padding <= limits.max_batch_tokens and padding <= max(
+            fits = new_tokens + padding <= max_tokens and padding <= max(
                 limits.free_padding_tokens, (limits.max_padding_ratio - 1) * new_tokens
             )
             if fits:

@@ -98,6 +98,7 @@ class FakeEngine:
 
     name: str = "fake"
     threads: int = 1
+    streams: int = 1
     precision: Precision = "float32"
     padding_cost: float = 1.0
     size: int = 8

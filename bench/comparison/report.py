@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from comparison.figures import Spread, ratio, readable, spread
-from comparison.workloads import BATCHES, BULK, MANY, ONE, OVERLOAD, SEARCH, START, WORKLOADS
+from comparison.workloads import BATCHES, BULK, MANY, ONE, OVERLOAD, SEARCH, SHORT, START, WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CONCHE: Final = "Conche"
 CONCHE_DEFAULT: Final = "Conche, default models"
 CONCHE_FLOAT32: Final = "Conche, float32"
+CONCHE_STREAMS: Final = "Conche, two streams"
 LIMIT: Final = "bare engine, packed"
 TEI: Final = "TEI's schedule"
 INFINITY: Final = "Infinity"
@@ -146,15 +147,20 @@ class _Targets:
             cost = Spread(*limit[1]["ratio"])
             part = Spread(*(100 * (1 - value) for value in (cost.median, cost.high, cost.low)))
             self.add(f"HTTP, tokenising and batching, of {limit[0]}", "15 % at most", part, " %")
-        one = self.of(ONE.name, CONCHE)
-        alone = [
-            figures["p50_ms"][0]
-            for name, figures in self._figures.get(ONE.name, {}).items()
-            if name.startswith(LIMIT) and "p50_ms" in figures
-        ]
-        if alone and "p50_ms" in one:
-            above = one["p50_ms"][0] - min(alone)
-            self.add("p50 of one text above the bare engine", "1.5 ms at most", above, " ms")
+            if "texts_per_s" in (streams := self.of(BATCHES.name, CONCHE_STREAMS)):
+                times = streams["texts_per_s"][0] / limit[1]["texts_per_s"][0]
+                self.add("the same with two streams", "15 % at most", 100 * (1 - times), " %")
+        for workload, what in ((SHORT, "one text of 16 tokens"), (ONE, "one text of mixed lengths")):
+            one = self.of(workload.name, CONCHE)
+            alone = [
+                figures["p50_ms"][0]
+                for name, figures in self._figures.get(workload.name, {}).items()
+                if name.startswith(LIMIT) and "p50_ms" in figures
+            ]
+            if alone and "p50_ms" in one:
+                above = one["p50_ms"][0] - min(alone)
+                target = "1.5 ms at most" if workload is SHORT else ""
+                self.add(f"p50 of {what} above the bare engine", target, above, " ms")
         many = self.of(MANY.name, CONCHE)
         if "p99_ms" in many:
             self.add("p99 over p50, 32 clients", "3 x at most", many["p99_ms"][0] / many["p50_ms"][0], " x")
@@ -169,6 +175,10 @@ class _Targets:
             self.add("throughput kept at 10 times too many", "90 % at least", kept, " %")
             self.add("p99 of accepted requests there", "the queue's time", _spread(overload, "p99_ms"), " ms")
             self.add("p99 of refusals there", "50 ms at most", _spread(overload, "refused_p99_ms"), " ms")
+        overload, peak = (self.of(one.name, CONCHE_STREAMS) for one in (OVERLOAD, BATCHES))
+        if "texts_per_s" in overload and "texts_per_s" in peak:
+            kept = 100 * overload["texts_per_s"][0] / peak["texts_per_s"][0]
+            self.add("throughput kept with two streams", "90 % at least", kept, " %")
 
     def footprint(self) -> None:
         """Start and memory."""
@@ -364,7 +374,7 @@ def pictures(results: Mapping[str, Any]) -> dict[str, str]:
     for workload in WORKLOADS:
         contestants = results["workloads"].get(workload.name, {})
         figures = [("texts_per_s", "texts/s")]
-        if workload in (ONE, MANY, SEARCH):
+        if workload in (ONE, SHORT, MANY, SEARCH):
             figures.append(("p99_ms", "p99, ms"))
         if workload == START:
             figures = [("start_s", "s")]

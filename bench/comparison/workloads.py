@@ -52,6 +52,9 @@ class Workload:
 
 
 ONE: Final = Workload(name="one", title="1 client, 1 text", clients=1, per_request=1, rounds=5, early=True)
+SHORT: Final = Workload(
+    name="one-short", title="1 client, 1 text of 16 tokens", texts=16, clients=1, per_request=1, early=True
+)
 MANY: Final = Workload(
     name="many", title="32 clients, 1 text", clients=32, per_request=1, rounds=5, early=True
 )
@@ -65,6 +68,7 @@ SEARCH: Final = Workload(
 )  # fmt: skip
 WORKLOADS: Final = (
     ONE,
+    SHORT,
     MANY,
     BATCHES,
     BULK,

@@ -828,7 +828,7 @@ CAPACITY: Rows = (
             ),
             Panel(
                 "How many CPUs are in use, of those it may use?",
-                "CPU seconds per second of each worker, and the threads of one run. Used far below the "
+                "CPU seconds per second of each worker, and the threads that run models. Used far below the "
                 "threads under full load: the CPU quota is lower than the service believes.",
                 [
                     (f"rate(process_cpu_seconds_total{{{PROCESS}}}{WINDOW})", f"{EACH} used"),

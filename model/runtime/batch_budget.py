@@ -60,12 +60,16 @@ class BudgetTuner:
     Args:
         tokens: what the operator set; None = to be measured.
         threads: of each engine.
+        streams: of each engine.
         folder: where budgets are kept; made when one is. None = nowhere.
     """
 
-    def __init__(self, tokens: int | None, *, threads: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, tokens: int | None, *, threads: int, streams: int = 1, folder: Path | None = None
+    ) -> None:
         self._tokens = tokens
         self._threads = threads
+        self._streams = streams
         self._folder = folder
         self._measured: dict[str, BatchBudget] = {}  # by network
 
@@ -124,7 +128,12 @@ class BudgetTuner:
         return {**self._machine(), "engine": engine.name, "precision": engine.precision}
 
     def _machine(self) -> dict[str, Any]:
-        return {"procedure": _PROCEDURE, "processor": read_processor().name, "threads": self._threads}
+        return {
+            "procedure": _PROCEDURE,
+            "processor": read_processor().name,
+            "threads": self._threads,
+            "streams": self._streams,
+        }
 
     def _recall(self, bundle: Bundle, engine: Engine) -> BatchBudget | None:
         def read(record: Any) -> BatchBudget | None:

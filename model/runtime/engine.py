@@ -110,7 +110,7 @@ def pad_batch(
 
 
 class Engine(Protocol):
-    """What runs a graph. One thread at a time calls ``run``; which one does not matter."""
+    """What runs a graph. As many threads at a time as it has streams call ``run``; which ones, no matter."""
 
     @property
     def name(self) -> str:
@@ -124,7 +124,12 @@ class Engine(Protocol):
 
     @property
     def threads(self) -> int:
-        """Compute threads in use."""
+        """Compute threads in use, by all runs together."""
+        ...
+
+    @property
+    def streams(self) -> int:
+        """Runs at a time that are meant to be; more wait for each other, or share what is there."""
         ...
 
     @property
@@ -194,6 +199,18 @@ class BatchRules:
             )
 
 
+def check_threads(threads: int, streams: int) -> None:
+    """Refuse what an engine cannot have.
+
+    Raises:
+        ValueError: no threads, or not a thread for each stream.
+    """
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    if not 1 <= streams <= threads:
+        raise ValueError(f"streams must be from 1 to the number of threads, {threads}, not {streams}")
+
+
 def load_gently(load: Callable[[], Loaded]) -> Loaded:
     """Call ``load`` in a thread that gives way: those that it starts are as nice as the one it runs in."""
     with ThreadPoolExecutor(1, thread_name_prefix="conche-load", initializer=give_way) as loader:
@@ -208,6 +225,7 @@ class OnnxRuntimeEngine:
         bundle: Bundle,
         *,
         threads: int,
+        streams: int = 1,
         precision: Precision = "float32",
         providers: Sequence[str] = (CPU_PROVIDER,),
         trace_prefix: Path | None = None,
@@ -216,7 +234,8 @@ class OnnxRuntimeEngine:
 
         Args:
             bundle: a checked bundle.
-            threads: compute threads, the calling one included; see ``threads.thread_count``.
+            threads: compute threads, the calling ones included; see ``threads.thread_count``.
+            streams: runs at a time, 1 to ``threads``, which share them.
             precision: bfloat16 only where ``multiplies_bfloat16`` says so.
             providers: ONNX Runtime's names for what computes, the first that can being taken for each
                 operator. Others than the CPU's have not been tried.
@@ -226,15 +245,16 @@ class OnnxRuntimeEngine:
         Raises:
             BundleError: the graph cannot be loaded, or has not the inputs and outputs of its task.
         """
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, not {threads}")
+        check_threads(threads, streams)
         self.threads = threads
+        self.streams = streams
         self.precision: Precision = precision
         on = "" if tuple(providers) == (CPU_PROVIDER,) else f" on {', '.join(providers)}"
         self.name = f"onnxruntime {ort.__version__}{on}"
         self._rules = BatchRules.of(bundle.manifest)
         self._session: ort.InferenceSession | None = load_gently(
-            lambda: _load_session(bundle, threads, precision, providers, trace_prefix)
+            # Each caller computes itself, beside a pool that all of them share.
+            lambda: _load_session(bundle, threads - streams + 1, precision, providers, trace_prefix)
         )
         self._traced = trace_prefix is not None
         _check_signature(self._session, bundle)

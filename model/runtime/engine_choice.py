@@ -223,9 +223,14 @@ def _digest_of_features(processor: Processor) -> str:
 
 
 def open_engine(
-    bundle: Bundle, candidate: Candidate, *, threads: int, providers: Sequence[str] = (CPU_PROVIDER,)
+    bundle: Bundle,
+    candidate: Candidate,
+    *,
+    threads: int,
+    streams: int = 1,
+    providers: Sequence[str] = (CPU_PROVIDER,),
 ) -> Engine:
-    """Load a bundle's graph into an engine that is there; unproved.
+    """Load a bundle's graph into an engine that is there; unproved. Threads and streams are as of engines.
 
     Raises:
         BundleError: the graph cannot be loaded.
@@ -233,8 +238,10 @@ def open_engine(
     if candidate.engine == "openvino":
         from model.runtime.openvino_engine import OpenVinoEngine  # noqa: PLC0415 - see above
 
-        return OpenVinoEngine(bundle, threads=threads, precision=candidate.precision)
-    return OnnxRuntimeEngine(bundle, threads=threads, precision=candidate.precision, providers=providers)
+        return OpenVinoEngine(bundle, threads=threads, streams=streams, precision=candidate.precision)
+    return OnnxRuntimeEngine(
+        bundle, threads=threads, streams=streams, precision=candidate.precision, providers=providers
+    )
 
 
 class EngineChooser:
@@ -243,13 +250,16 @@ class EngineChooser:
     Args:
         wishes: of the operator.
         threads: of each engine.
+        streams: of each engine.
         folder: where choices are kept; made when something is. None = nowhere.
 
     Raises:
         EngineUnavailableError: see ``candidates``.
     """
 
-    def __init__(self, wishes: EngineWishes, *, threads: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, wishes: EngineWishes, *, threads: int, streams: int = 1, folder: Path | None = None
+    ) -> None:
         self._processor = read_processor()
         self._candidates = candidates(wishes, self._processor, folder)
         if _lacks_openvino(wishes, self._processor):
@@ -259,6 +269,7 @@ class EngineChooser:
             )
         self._wishes = wishes
         self._threads = threads
+        self._streams = streams
         self._folder = folder
         self._measured: dict[str, EngineChoice] = {}  # by network
 
@@ -304,7 +315,13 @@ class EngineChooser:
         return engine, choice
 
     def _proved(self, bundle: Bundle, tokenizer: Tokenizer, candidate: Candidate) -> Engine:
-        engine = open_engine(bundle, candidate, threads=self._threads, providers=self._wishes.providers)
+        engine = open_engine(
+            bundle,
+            candidate,
+            threads=self._threads,
+            streams=self._streams,
+            providers=self._wishes.providers,
+        )
         try:
             prove(bundle, tokenizer, engine)
         except BaseException:
@@ -367,6 +384,7 @@ class EngineChooser:
             "processor": self._processor.name,
             "features": _digest_of_features(self._processor),
             "threads": self._threads,
+            "streams": self._streams,
             "versions": versions,
             "candidates": [str(candidate) for candidate in self._candidates],
         }

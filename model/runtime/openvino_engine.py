@@ -5,6 +5,7 @@ Importing this module needs the extra ``openvino``; ``engine_choice`` imports it
 
 from __future__ import annotations
 
+import queue
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from model.runtime.engine import (
     Precision,
     TokenBatch,
     check_signature,
+    check_threads,
     load_gently,
     weight_files,
 )
@@ -59,13 +61,20 @@ class OpenVinoEngine:
     """
 
     def __init__(
-        self, bundle: Bundle, *, threads: int, precision: Precision = "float32", packed: bool = True
+        self,
+        bundle: Bundle,
+        *,
+        threads: int,
+        streams: int = 1,
+        precision: Precision = "float32",
+        packed: bool = True,
     ) -> None:
         """Load the graph and its weights.
 
         Args:
             bundle: a checked bundle.
-            threads: compute threads, the calling one included; see ``threads.thread_count``.
+            threads: compute threads; see ``threads.thread_count``.
+            streams: runs at a time, 1 to ``threads``, among which they are divided.
             precision: bfloat16 only where ``multiplies_bfloat16`` says so.
             packed: keep weights in memory as they are stored; else as float32, once unpacked at load.
 
@@ -73,13 +82,13 @@ class OpenVinoEngine:
             BundleError: the graph cannot be loaded, or has not the inputs and outputs of its task; or the
                 processor does not compute in that precision.
         """
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, not {threads}")
+        check_threads(threads, streams)
         self.threads = threads
+        self.streams = streams
         self.precision: Precision = precision
         self.name = f"openvino {version()}"
         self._rules = BatchRules.of(bundle.manifest)
-        compiled = load_gently(lambda: _compile(bundle, threads, precision, packed=packed))
+        compiled = load_gently(lambda: _compile(bundle, threads, streams, precision, packed=packed))
         inputs = {port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.inputs}
         self._unpadded = KEPT in inputs
         check_signature(
@@ -91,7 +100,9 @@ class OpenVinoEngine:
             types=("i64", "f32"),
         )
         self._compiled: Any = compiled
-        self._request: Any = compiled.create_infer_request()
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(streams):
+            self._requests.put(compiled.create_infer_request())
 
     @property
     def padding_cost(self) -> float:
@@ -111,7 +122,7 @@ class OpenVinoEngine:
             ValueError: see ``BatchRules``.
             RuntimeError: the engine is closed.
         """
-        if self._request is None:
+        if self._compiled is None:
             raise RuntimeError("the engine is closed")
         self._rules.check(batch, outputs)
         longest = batch.input_ids.shape[1]
@@ -121,10 +132,25 @@ class OpenVinoEngine:
         if self._unpadded:
             tokens = int(batch.attention_mask.sum())
             feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKEN_STEPS))
-        # Without `share_outputs` it would copy all outputs, hidden states too. What is asked for is copied
-        # here: the request's own arrays are overwritten by the next run.
-        self._request.infer(feeds, share_inputs=True, share_outputs=True)
-        results = {name: self._request.get_tensor(name).data for name in outputs}
+        request = self._requests.get()
+        try:
+            return self._infer(request, feeds, outputs, longest)
+        finally:
+            self._requests.put(request)
+
+    def _infer(
+        self, request: Any, feeds: dict[str, NDArray[np.int64]], outputs: Sequence[str], longest: int
+    ) -> dict[str, NDArray[np.float32]]:
+        if self.streams == 1:
+            # Without `share_outputs` it would copy all outputs, hidden states too.
+            request.infer(feeds, share_inputs=True, share_outputs=True)
+        else:
+            # In the calling thread it would take whichever stream that thread's number comes to, and two
+            # callers might wait for one; its own threads have one each.
+            request.start_async(feeds, share_inputs=True)
+            request.wait()
+        # What is asked for is copied: the request's own arrays are overwritten by the next run.
+        results = {name: request.get_tensor(name).data for name in outputs}
         return {
             name: np.array(result[:, :longest] if name in PER_TOKEN_OUTPUTS else result)
             for name, result in results.items()
@@ -132,11 +158,11 @@ class OpenVinoEngine:
 
     def close(self) -> None:
         """Free the model and its memory. Closing twice is fine."""
-        self._request = None
+        self._requests = queue.SimpleQueue()
         self._compiled = None
 
 
-def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool) -> Any:
+def _compile(bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool) -> Any:
     if precision == "bfloat16" and not openvino_library.multiplies_bfloat16():
         raise BundleError("graph", f"{bundle.path.name}: OpenVINO has no bfloat16 on this processor")
     options = {
@@ -144,7 +170,7 @@ def _compile(bundle: Bundle, threads: int, precision: Precision, *, packed: bool
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "EXECUTION_MODE_HINT": "PERFORMANCE",
         "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": streams,
         # Threads tied to cores get in the way of whatever else runs there; and under a quota, which is not a
         # set of cores, there is nothing to tie them to.
         "ENABLE_CPU_PINNING": False,

@@ -20,6 +20,7 @@ def summary(services: Services, *, url: str, seconds: float, workers: int = 1) -
         "seconds": round(seconds, 2),
         "workers": workers,
         "threads": services.threads,
+        "streams": services.streams,
         "embedding": services.embedder and _model(services.embedder.manifest),
         "ner": services.tagger and _model(services.tagger.manifest),
         "classifier": services.classifier and _model(services.classifier.manifest),
@@ -51,9 +52,11 @@ def greeting(
         workers: processes that share the URL.
     """
     key = ' -H "x-api-key: $CONCHE_API_KEY"' if keys else ""
-    threads = f"{services.threads} threads"
+    threads = _count(services.threads, "thread", "threads")
+    if services.streams > 1:
+        threads += f" in {services.streams} streams"
     if workers > 1:
-        threads = f"{workers} workers of {_count(services.threads, 'thread', 'threads')} each"
+        threads = f"{workers} workers of {threads} each"
     lines = [f"Conche {metadata.version('conche')}, ready in {seconds:.1f} s with {threads}"]
     for loaded in services.models:
         does = _does(loaded.model.manifest)

@@ -59,6 +59,7 @@ async def info(services: ServicesDep, settings: SettingsDep, team: TeamDep) -> I
         limits=limits,
         truncate=settings.truncate,
         threads=services.threads,
+        streams=services.streams,
         workers=team.size,
         worker=team.number,
     )

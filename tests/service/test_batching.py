@@ -1,22 +1,26 @@
 """service.batching: batches, admission, failure and the end, driven by events rather than by time."""
 
 import asyncio
+import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.runtime import engine_choice
-from service.batching import BatchingLimits, BatchStats, DynamicBatcher
+from service.batching import BatchingLimits, BatchStats, BrokenModelError, DynamicBatcher
 from service.errors import InferenceError, OverloadedError, UnavailableError
-from service.execution import ExecutionThread
+from service.execution import ExecutionThreads
 from service.waiting_room import Entry, Request, WaitingRoom
-from tests.fakes import HANG_LIMIT_S, FakeModel, Job, settle
+from tests.fakes import HANG_LIMIT_S, FakeModel, Job, settle, until
 
 
 def _batcher(
-    model: FakeModel, execution: ExecutionThread, limits: BatchingLimits | None = None, **options: object
+    model: FakeModel, execution: ExecutionThreads, limits: BatchingLimits | None = None, **options: object
 ) -> DynamicBatcher[Job, int]:
     return DynamicBatcher(
         model.run,
@@ -28,9 +32,9 @@ def _batcher(
 
 
 @pytest.fixture
-async def execution() -> AsyncIterator[ExecutionThread]:
+async def execution() -> AsyncIterator[ExecutionThreads]:
     """The shared thread, ended after the test."""
-    thread = ExecutionThread()
+    thread = ExecutionThreads()
     yield thread
     thread.close()
 
@@ -42,7 +46,7 @@ def _jobs(lengths: Sequence[int], first: int = 0) -> list[Job]:
 # -- batches ---------------------------------------------------------------------------------------------
 
 
-async def test_an_idle_batcher_runs_a_lone_item_at_once(execution: ExecutionThread) -> None:
+async def test_an_idle_batcher_runs_a_lone_item_at_once(execution: ExecutionThreads) -> None:
     """No timer: with nothing else to do, waiting for company would be pure delay."""
     model = FakeModel()
     async with _batcher(model, execution) as batcher:
@@ -50,7 +54,7 @@ async def test_an_idle_batcher_runs_a_lone_item_at_once(execution: ExecutionThre
     assert model.batches == [[Job(7, 3)]]
 
 
-async def test_what_queues_during_a_run_becomes_the_next_batch(execution: ExecutionThread) -> None:
+async def test_what_queues_during_a_run_becomes_the_next_batch(execution: ExecutionThreads) -> None:
     """That is the whole of the batching policy: load makes its own batches."""
     model = FakeModel(gate_open=False)
     async with _batcher(model, execution) as batcher:
@@ -63,7 +67,7 @@ async def test_what_queues_during_a_run_becomes_the_next_batch(execution: Execut
     assert [len(batch) for batch in model.batches] == [1, 8]
 
 
-async def test_a_long_row_does_not_make_short_ones_pay_for_its_length(execution: ExecutionThread) -> None:
+async def test_a_long_row_does_not_make_short_ones_pay_for_its_length(execution: ExecutionThreads) -> None:
     """In arrival order every other row would be padded from 5 to 500 tokens."""
     model = FakeModel(gate_open=False)
     async with _batcher(model, execution) as batcher:
@@ -77,7 +81,7 @@ async def test_a_long_row_does_not_make_short_ones_pay_for_its_length(execution:
     assert [{job.length for job in batch} for batch in model.batches] == [{1}, {5}, {500}]
 
 
-async def test_a_request_is_told_what_its_own_rows_took(execution: ExecutionThread) -> None:
+async def test_a_request_is_told_what_its_own_rows_took(execution: ExecutionThreads) -> None:
     """The mean wait of its rows, and every run that held one of them; not the runs of others."""
     seen: list[BatchStats] = []
     model = FakeModel(gate_open=False)
@@ -99,7 +103,7 @@ async def test_a_request_is_told_what_its_own_rows_took(execution: ExecutionThre
     assert of_first.queue_seconds == seen[0].queue_seconds[0]
 
 
-async def test_a_row_longer_than_the_budget_runs_alone(execution: ExecutionThread) -> None:
+async def test_a_row_longer_than_the_budget_runs_alone(execution: ExecutionThreads) -> None:
     """Any text either runs or is refused; one over the budget must not loop for ever."""
     model = FakeModel()
     async with _batcher(model, execution, BatchingLimits(max_batch_tokens=16)) as batcher:
@@ -108,7 +112,7 @@ async def test_a_row_longer_than_the_budget_runs_alone(execution: ExecutionThrea
 
 
 async def test_with_a_wait_set_a_lone_item_is_held_back_until_the_batch_is_full(
-    execution: ExecutionThread,
+    execution: ExecutionThreads,
 ) -> None:
     """``max_wait_s`` is a choice for those who prefer fuller batches; a full one does not wait."""
     model = FakeModel()
@@ -122,7 +126,7 @@ async def test_with_a_wait_set_a_lone_item_is_held_back_until_the_batch_is_full(
     assert [len(batch) for batch in model.batches] == [2]
 
 
-async def test_a_batch_that_is_full_by_rows_is_not_held_back(execution: ExecutionThread) -> None:
+async def test_a_batch_that_is_full_by_rows_is_not_held_back(execution: ExecutionThreads) -> None:
     """Nobody could join it, whatever the tokens; waiting on would be pure delay."""
     model = FakeModel()
     limits = BatchingLimits(max_batch_size=2, max_wait_s=HANG_LIMIT_S * 10)
@@ -131,14 +135,14 @@ async def test_a_batch_that_is_full_by_rows_is_not_held_back(execution: Executio
         assert await asyncio.wait_for(pair, HANG_LIMIT_S) == [0, 1]
 
 
-async def test_a_held_back_item_runs_when_it_is_due(execution: ExecutionThread) -> None:
+async def test_a_held_back_item_runs_when_it_is_due(execution: ExecutionThreads) -> None:
     """The wait ends by itself, without company."""
     model = FakeModel()
     async with _batcher(model, execution, BatchingLimits(max_wait_s=0.001)) as batcher:
         assert await batcher.submit(Job(3, 1)) == 3
 
 
-async def test_an_empty_request_is_answered_without_a_run(execution: ExecutionThread) -> None:
+async def test_an_empty_request_is_answered_without_a_run(execution: ExecutionThreads) -> None:
     """Callers need no special case."""
     model = FakeModel()
     async with _batcher(model, execution) as batcher:
@@ -250,7 +254,7 @@ def test_everyone_gets_their_own_results_whatever_the_interleaving(
     """Length grouping, splitting, feeding and cancelling must never mix up owners or lose a place."""
 
     async def play() -> None:
-        model, execution = FakeModel(), ExecutionThread()
+        model, execution = FakeModel(), ExecutionThreads()
         batcher = _batcher(model, execution, limits)
         batcher.start()
 
@@ -282,10 +286,167 @@ def test_everyone_gets_their_own_results_whatever_the_interleaving(
     asyncio.run(play())
 
 
+# -- streams ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def streams() -> AsyncIterator[ExecutionThreads]:
+    """Two threads, ended after the test."""
+    threads = ExecutionThreads(threads=2)
+    yield threads
+    threads.close()
+
+
+async def test_so_many_batches_run_at_a_time_as_there_are_threads(streams: ExecutionThreads) -> None:
+    """And not one more; what comes meanwhile waits, and goes together."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, streams) as batcher:
+        calls = [asyncio.create_task(batcher.submit(Job(0, 1)))]
+        await model.started()
+        calls.append(asyncio.create_task(batcher.submit(Job(1, 1))))
+        await model.started()
+        calls += [asyncio.create_task(batcher.submit(Job(n, 1))) for n in (2, 3, 4)]
+        await settle()
+        assert [len(batch) for batch in model.batches] == [1, 1]
+        model.gate.set()
+        assert await asyncio.gather(*calls) == [0, 1, 2, 3, 4]
+        assert model.threads == {"conche-inference-1", "conche-inference-2"}
+
+
+async def test_a_request_is_divided_among_idle_streams(streams: ExecutionThreads) -> None:
+    """By itself it would else have one core of two; its answers are in order all the same."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, streams) as batcher:
+        await settle()
+        call = asyncio.create_task(batcher.submit_many(_jobs([4, 4, 4, 4, 8, 8])))
+        await model.started()
+        await model.started()
+        assert [sum(job.length for job in batch) for batch in model.batches] == [16, 16]
+        model.gate.set()
+        assert await call == [0, 1, 2, 3, 4, 5]
+
+
+async def test_while_one_stream_works_the_other_takes_whole_batches(streams: ExecutionThreads) -> None:
+    """Smaller ones would cost more, and there is nobody to share them with."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, streams) as batcher:
+        await settle()
+        first = asyncio.create_task(batcher.submit(Job(9, 1)))
+        await model.started()
+        second = asyncio.create_task(batcher.submit_many(_jobs([4] * 6)))
+        await model.started()
+        assert [len(batch) for batch in model.batches] == [1, 6]
+        model.gate.set()
+        assert await first == 9
+        assert await second == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_stream_that_hangs_is_told_beside_one_that_works(streams: ExecutionThreads) -> None:
+    """The other's progress must not hide it; half a service that looks whole is what others have had."""
+    gate, hung = threading.Event(), threading.Event()
+
+    def run(jobs: Sequence[Job]) -> list[int]:
+        if any(job.name == 0 for job in jobs):
+            hung.set()
+            gate.wait(HANG_LIMIT_S)
+        return [job.name for job in jobs]
+
+    batcher: DynamicBatcher[Job, int] = DynamicBatcher(
+        run, length=lambda job: job.length, execution=streams, limits=BatchingLimits(stall_timeout_s=0.1)
+    )
+    batcher.start()
+    call = asyncio.create_task(batcher.submit(Job(0, 1)))
+    await until(hung.is_set)
+    answered = 0
+    async with asyncio.timeout(HANG_LIMIT_S):
+        while not call.done():
+            with contextlib.suppress(UnavailableError):
+                answered += await batcher.submit(Job(1, 1))
+            await asyncio.sleep(0)
+    with pytest.raises(UnavailableError, match="no progress"):
+        await call
+    assert answered > 10
+    assert not batcher.healthy
+    with pytest.raises(UnavailableError, match="no progress"):
+        await batcher.submit(Job(2, 1))
+    gate.set()
+    await batcher.close()
+
+
+async def test_closing_waits_for_every_stream(streams: ExecutionThreads) -> None:
+    """The first to find nothing left must not end the others' requests."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, streams)
+    batcher.start()
+    calls = [asyncio.create_task(batcher.submit(Job(0, 1)))]
+    await model.started()
+    closing = asyncio.create_task(batcher.close())
+    await settle()
+    assert not closing.done()
+    model.gate.set()
+    assert await asyncio.gather(*calls) == [0]
+    await closing
+    assert batcher.failure is None
+
+
+async def test_a_failure_in_one_stream_fails_everyone(streams: ExecutionThreads) -> None:
+    """What runs in the other as well: the process is to be replaced, and nobody waits for that."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def run(jobs: Sequence[Job]) -> list[int]:
+        if jobs[0].name == 0:
+            begun.set()
+            gate.wait(HANG_LIMIT_S)
+            return [0]
+        raise BrokenModelError("it fails on everything")
+
+    batcher: DynamicBatcher[Job, int] = DynamicBatcher(run, length=lambda job: job.length, execution=streams)
+    batcher.start()
+    running = asyncio.create_task(batcher.submit(Job(0, 1)))
+    await until(begun.is_set)
+    async with asyncio.timeout(HANG_LIMIT_S):
+        answers = await asyncio.gather(batcher.submit(Job(1, 1)), running, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [UnavailableError, UnavailableError]
+    assert not batcher.healthy
+    gate.set()
+    await batcher.close()
+
+
+@pytest.mark.parametrize(("threads", "least", "most"), [(1, 100, 100), (2, 150, 200)])
+async def test_the_pace_is_that_of_all_streams_together(
+    monkeypatch: pytest.MonkeyPatch, threads: int, least: int, most: int
+) -> None:
+    """What may wait by time, and when to come again, would else be half of what is true."""
+    began = time.monotonic() + 1000  # after whatever is admitted
+    now = began
+    monkeypatch.setattr("service.batching.time", SimpleNamespace(monotonic=lambda: now))
+    together = threading.Barrier(threads)
+
+    def run(jobs: Sequence[Job]) -> list[int]:
+        nonlocal now
+        together.wait(HANG_LIMIT_S)  # all were dispatched
+        now = began + 1
+        together.wait(HANG_LIMIT_S)
+        return [job.name for job in jobs]
+
+    execution = ExecutionThreads(threads=threads)
+    batcher: DynamicBatcher[Job, int] = DynamicBatcher(
+        run,
+        length=lambda job: job.length,
+        execution=execution,
+        limits=BatchingLimits(max_batch_tokens=10, max_queue_s=10),
+    )
+    async with batcher:
+        await batcher.submit_many(_jobs([10] * threads))
+        # 10 tokens in a second each; of two, the one whose end is seen later had no other beside it by then.
+        assert least <= batcher.queue_limit_tokens <= most
+    execution.close()
+
+
 # -- admission -------------------------------------------------------------------------------------------
 
 
-async def test_a_request_is_refused_as_a_whole_and_nothing_of_it_runs(execution: ExecutionThread) -> None:
+async def test_a_request_is_refused_as_a_whole_and_nothing_of_it_runs(execution: ExecutionThreads) -> None:
     """Half a request done is work thrown away, and the retry pays again."""
     model = FakeModel(gate_open=False)
     async with _batcher(model, execution, BatchingLimits(max_queue_items=4)) as batcher:
@@ -302,7 +463,7 @@ async def test_a_request_is_refused_as_a_whole_and_nothing_of_it_runs(execution:
     assert {job.name for batch in model.batches for job in batch} == {0, 1, 2, 3}
 
 
-async def test_the_queue_is_bounded_in_tokens_too(execution: ExecutionThread) -> None:
+async def test_the_queue_is_bounded_in_tokens_too(execution: ExecutionThreads) -> None:
     """A few long texts are as much work as many short ones."""
     model = FakeModel(gate_open=False)
     limits = BatchingLimits(max_batch_tokens=100, max_queue_tokens=400)
@@ -321,7 +482,7 @@ async def test_the_queue_is_bounded_in_tokens_too(execution: ExecutionThread) ->
         await asyncio.gather(running, *waiting)
 
 
-async def test_a_request_larger_than_the_queue_is_fed_as_room_appears(execution: ExecutionThread) -> None:
+async def test_a_request_larger_than_the_queue_is_fed_as_room_appears(execution: ExecutionThreads) -> None:
     """2,048 texts of 512 tokens are one ordinary OpenAI request; a limit it can never meet is no limit."""
     model = FakeModel()
     limits = BatchingLimits(max_queue_items=128, max_queue_tokens=20_000)
@@ -333,7 +494,7 @@ async def test_a_request_larger_than_the_queue_is_fed_as_room_appears(execution:
 
 @pytest.mark.parametrize("limits", [BatchingLimits(max_queue_items=8), BatchingLimits(max_queue_tokens=16)])
 async def test_a_bulk_request_needs_no_empty_queue(
-    execution: ExecutionThread, limits: BatchingLimits
+    execution: ExecutionThreads, limits: BatchingLimits
 ) -> None:
     """Its share must be free, not its size: on a busy service the queue may never be empty."""
     model = FakeModel(gate_open=False)
@@ -350,7 +511,7 @@ async def test_a_bulk_request_needs_no_empty_queue(
         await asyncio.gather(running, *waiting)
 
 
-async def test_any_number_of_bulk_requests_leaves_room_for_small_ones(execution: ExecutionThread) -> None:
+async def test_any_number_of_bulk_requests_leaves_room_for_small_ones(execution: ExecutionThreads) -> None:
     """Two callers with a long list each must not answer 429 to everyone else for minutes."""
     model = FakeModel(gate_open=False)
     limits = BatchingLimits(max_batch_size=4, max_queue_items=64, max_queue_tokens=640)
@@ -376,7 +537,7 @@ async def test_any_number_of_bulk_requests_leaves_room_for_small_ones(execution:
         assert all(isinstance(answer, OverloadedError) for answer in refused)
 
 
-async def test_others_find_room_and_their_turn_beside_a_bulk_request(execution: ExecutionThread) -> None:
+async def test_others_find_room_and_their_turn_beside_a_bulk_request(execution: ExecutionThreads) -> None:
     """The bulk request holds half of the queue at most, and its later texts count as younger."""
     model = FakeModel(gate_open=False)
     limits = BatchingLimits(
@@ -400,7 +561,7 @@ async def test_others_find_room_and_their_turn_beside_a_bulk_request(execution: 
     assert position <= 1 + 9  # eight places of the bulk request were ahead of it, and the running batch
 
 
-async def test_the_longest_waiting_item_is_in_the_next_batch(execution: ExecutionThread) -> None:
+async def test_the_longest_waiting_item_is_in_the_next_batch(execution: ExecutionThreads) -> None:
     """A rare length must not starve behind a stream of common ones."""
     model = FakeModel(gate_open=False)
     async with _batcher(model, execution, BatchingLimits(max_batch_tokens=64)) as batcher:
@@ -415,7 +576,7 @@ async def test_the_longest_waiting_item_is_in_the_next_batch(execution: Executio
     assert Job(1, 50) in model.batches[1]
 
 
-async def test_no_more_waits_than_runs_within_the_time_that_is_set(execution: ExecutionThread) -> None:
+async def test_no_more_waits_than_runs_within_the_time_that_is_set(execution: ExecutionThreads) -> None:
     """The bound follows the pace of large batches, from two full ones up to the limit in tokens."""
     model = FakeModel(gate_open=False)
     limits = BatchingLimits(max_batch_tokens=16, max_queue_tokens=1000, max_queue_s=2)
@@ -445,7 +606,7 @@ async def test_no_more_waits_than_runs_within_the_time_that_is_set(execution: Ex
     await batcher.close()
 
 
-async def test_small_batches_say_nothing_about_the_pace(execution: ExecutionThread) -> None:
+async def test_small_batches_say_nothing_about_the_pace(execution: ExecutionThreads) -> None:
     """One text at a time is slow a token; a burst after it must not be refused for that."""
     model = FakeModel()
     limits = BatchingLimits(max_batch_tokens=16, max_queue_tokens=1000, max_queue_s=1e-9)
@@ -456,7 +617,7 @@ async def test_small_batches_say_nothing_about_the_pace(execution: ExecutionThre
         assert batcher.queue_limit_tokens == 32
 
 
-async def test_batches_are_large_by_rows_too(execution: ExecutionThread) -> None:
+async def test_batches_are_large_by_rows_too(execution: ExecutionThreads) -> None:
     """Where rows fill a batch it never has half of its tokens, and the bound by time would never hold."""
     limits = BatchingLimits(max_batch_tokens=100, max_batch_size=4, max_queue_tokens=1000, max_queue_s=1e-9)
     async with _batcher(FakeModel(), execution, limits) as batcher:
@@ -466,7 +627,7 @@ async def test_batches_are_large_by_rows_too(execution: ExecutionThread) -> None
         assert batcher.queue_limit_tokens == 200
 
 
-async def test_the_retry_hint_grows_with_the_backlog(execution: ExecutionThread) -> None:
+async def test_the_retry_hint_grows_with_the_backlog(execution: ExecutionThreads) -> None:
     """A fixed hint sends everyone back too early when the queue is long."""
     model = FakeModel(gate_open=False)
     batcher = _batcher(model, execution, BatchingLimits(max_queue_items=10, max_queue_tokens=10**9))
@@ -487,7 +648,7 @@ async def test_the_retry_hint_grows_with_the_backlog(execution: ExecutionThread)
 # -- callers that go -------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_caller_is_not_run_and_frees_its_place_at_once(execution: ExecutionThread) -> None:
+async def test_a_cancelled_caller_is_not_run_and_frees_its_place_at_once(execution: ExecutionThreads) -> None:
     """A closed browser tab must not cost a model run, nor a 429 for someone else."""
     model = FakeModel(gate_open=False)
     async with _batcher(model, execution, BatchingLimits(max_queue_items=6)) as batcher:
@@ -507,7 +668,7 @@ async def test_a_cancelled_caller_is_not_run_and_frees_its_place_at_once(executi
     assert [[job.name for job in batch] for batch in model.batches] == [[0], [1]]
 
 
-async def test_a_caller_that_goes_during_the_run_disturbs_no_one(execution: ExecutionThread) -> None:
+async def test_a_caller_that_goes_during_the_run_disturbs_no_one(execution: ExecutionThreads) -> None:
     """Its result has no taker; its batch-mates' have."""
     model = FakeModel(gate_open=False)
     async with _batcher(model, execution) as batcher:
@@ -527,7 +688,7 @@ async def test_a_caller_that_goes_during_the_run_disturbs_no_one(execution: Exec
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), StopIteration(), MemoryError()])
-async def test_a_failing_run_fails_its_own_batch_only(execution: ExecutionThread, error: Exception) -> None:
+async def test_a_failing_run_fails_its_own_batch_only(execution: ExecutionThreads, error: Exception) -> None:
     """The next batch is served as if nothing had happened; the cause stays inside."""
     model = FakeModel()
     async with _batcher(model, execution) as batcher:
@@ -541,7 +702,7 @@ async def test_a_failing_run_fails_its_own_batch_only(execution: ExecutionThread
         assert batcher.healthy
 
 
-async def test_a_run_with_the_wrong_number_of_results_is_a_failure(execution: ExecutionThread) -> None:
+async def test_a_run_with_the_wrong_number_of_results_is_a_failure(execution: ExecutionThreads) -> None:
     """Zipping what there is would hand someone else's result to a caller."""
     batcher: DynamicBatcher[int, int] = DynamicBatcher(
         lambda items: items[1:], length=lambda _: 1, execution=execution
@@ -552,7 +713,7 @@ async def test_a_run_with_the_wrong_number_of_results_is_a_failure(execution: Ex
 
 
 async def test_a_failed_batch_takes_the_rest_of_its_request_out_of_the_queue(
-    execution: ExecutionThread,
+    execution: ExecutionThreads,
 ) -> None:
     """The caller has its answer; running what is left would be for nobody."""
     model = FakeModel()
@@ -595,7 +756,7 @@ async def _one_batch(
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_a_row_that_the_model_fails_on_fails_its_own_request_only(execution: ExecutionThread) -> None:
+async def test_a_row_that_the_model_fails_on_fails_its_own_request_only(execution: ExecutionThreads) -> None:
     """Batch-mates are chosen by length alone; another's bad text is no reason for a 500."""
     model = _Poisoned({7, 100})
     async with _batcher(model, execution) as batcher:
@@ -609,7 +770,7 @@ async def test_a_row_that_the_model_fails_on_fails_its_own_request_only(executio
     assert len(model.batches) <= 2 + 4 * 7  # two halves at each level, for either of the two
 
 
-async def test_a_model_that_fails_on_everything_is_not_asked_row_by_row(execution: ExecutionThread) -> None:
+async def test_a_model_that_fails_on_everything_is_not_asked_row_by_row(execution: ExecutionThreads) -> None:
     """The second chance is bounded, or a broken model would keep everyone waiting for their error."""
     model = _Poisoned(None)
     async with _batcher(model, execution) as batcher:
@@ -621,7 +782,7 @@ async def test_a_model_that_fails_on_everything_is_not_asked_row_by_row(executio
 
 @pytest.mark.parametrize("where", ["choose", "remove"])
 async def test_whatever_ends_the_worker_everyone_fails_at_once(
-    execution: ExecutionThread, monkeypatch: pytest.MonkeyPatch, where: str
+    execution: ExecutionThreads, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """A dead worker behind a green probe answers 429 for ever: the worst failure others have had."""
     model = FakeModel(gate_open=False)
@@ -632,7 +793,7 @@ async def test_whatever_ends_the_worker_everyone_fails_at_once(
     waiting = [asyncio.create_task(batcher.submit_many(_jobs([1, 2, 3]))) for _ in range(5)]
     await settle()
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(batcher._room, where, broken)
@@ -649,7 +810,7 @@ async def test_whatever_ends_the_worker_everyone_fails_at_once(
     await batcher.close()
 
 
-async def test_a_killed_worker_task_leaves_nobody_waiting(execution: ExecutionThread) -> None:
+async def test_a_killed_worker_task_leaves_nobody_waiting(execution: ExecutionThreads) -> None:
     """Even cancelled from outside, during a run."""
     model = FakeModel(gate_open=False)
     batcher = _batcher(model, execution)
@@ -666,7 +827,7 @@ async def test_a_killed_worker_task_leaves_nobody_waiting(execution: ExecutionTh
 
 
 async def test_a_caller_cancelled_as_the_worker_dies_is_cancelled_and_nothing_else(
-    execution: ExecutionThread,
+    execution: ExecutionThreads,
 ) -> None:
     """In one turn of the loop its future is done, but it has yet to take its texts out of the queue."""
     model = FakeModel(gate_open=False)
@@ -690,7 +851,7 @@ async def test_a_caller_cancelled_as_the_worker_dies_is_cancelled_and_nothing_el
     model.gate.set()
 
 
-async def test_a_hung_run_turns_health_red_and_fails_its_callers(execution: ExecutionThread) -> None:
+async def test_a_hung_run_turns_health_red_and_fails_its_callers(execution: ExecutionThreads) -> None:
     """The thread cannot be killed, but nobody has to wait for it."""
     model = FakeModel(gate_open=False)
     batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.02))
@@ -705,7 +866,7 @@ async def test_a_hung_run_turns_health_red_and_fails_its_callers(execution: Exec
     await batcher.close()
 
 
-async def test_a_hang_is_shared_by_all_batchers_of_the_thread(execution: ExecutionThread) -> None:
+async def test_a_hang_is_shared_by_all_batchers_of_the_thread(execution: ExecutionThreads) -> None:
     """The other model's work would wait behind the hung run for ever, so it is red as well."""
     hung, other = FakeModel(gate_open=False), FakeModel()
     one = _batcher(hung, execution, BatchingLimits(stall_timeout_s=0.02))
@@ -725,33 +886,23 @@ async def test_a_hang_is_shared_by_all_batchers_of_the_thread(execution: Executi
     assert other.batches == []
 
 
-async def test_waiting_behind_a_busy_model_is_no_hang() -> None:
+async def test_waiting_behind_a_busy_model_is_no_hang(execution: ExecutionThreads) -> None:
     """Progress of the thread, not the age of the batch, decides."""
-    checked_often = asyncio.Event()
-
-    class Busy(ExecutionThread):
-        checks = 0
-
-        @property
-        def progress(self) -> int:
-            self.checks += 1
-            if self.checks == 12:  # three times as many as it takes to call a run hung
-                checked_often.set()
-            return self.checks
-
-    execution, model = Busy(), FakeModel(gate_open=False)
-    batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.02))
+    model, hold, gates = FakeModel(), threading.Semaphore(0), 12  # three times as many as checks make a hang
+    batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.2))
+    for _ in range(gates):
+        execution.submit(lambda: hold.acquire(timeout=HANG_LIMIT_S))
     batcher.start()
     call = asyncio.create_task(batcher.submit(Job(5, 1)))
-    await asyncio.wait_for(checked_often.wait(), HANG_LIMIT_S)
-    assert batcher.healthy
-    model.gate.set()
+    for _ in range(gates):
+        await asyncio.sleep(0.05)  # a check lies between any two of them, more or less
+        assert batcher.healthy
+        hold.release()
     assert await call == 5
     await batcher.close()
-    execution.close()
 
 
-async def test_an_observer_that_fails_cannot_stop_the_worker(execution: ExecutionThread) -> None:
+async def test_an_observer_that_fails_cannot_stop_the_worker(execution: ExecutionThreads) -> None:
     """Metrics are worth less than answers."""
 
     def broken(stats: BatchStats) -> None:
@@ -764,7 +915,7 @@ async def test_an_observer_that_fails_cannot_stop_the_worker(execution: Executio
         assert batcher.healthy
 
 
-async def test_the_observer_sees_what_was_run(execution: ExecutionThread) -> None:
+async def test_the_observer_sees_what_was_run(execution: ExecutionThreads) -> None:
     """Padding counted, failures included: an average over successes only hides the bad minutes."""
     seen: list[BatchStats] = []
     model = FakeModel(gate_open=False)
@@ -790,7 +941,7 @@ async def test_the_observer_sees_what_was_run(execution: ExecutionThread) -> Non
 # -- life ------------------------------------------------------------------------------------------------
 
 
-async def test_closing_finishes_what_was_admitted_and_takes_nothing_new(execution: ExecutionThread) -> None:
+async def test_closing_finishes_what_was_admitted_and_takes_nothing_new(execution: ExecutionThreads) -> None:
     """A rolling update must not lose a request."""
     model = FakeModel(gate_open=False)
     batcher = _batcher(model, execution, BatchingLimits(max_batch_tokens=8, max_queue_items=4))
@@ -808,7 +959,7 @@ async def test_closing_finishes_what_was_admitted_and_takes_nothing_new(executio
     assert batcher.failure is None
 
 
-async def test_closing_gives_up_after_the_deadline(execution: ExecutionThread) -> None:
+async def test_closing_gives_up_after_the_deadline(execution: ExecutionThreads) -> None:
     """Better an error now than a kill later."""
     model = FakeModel(gate_open=False)
     batcher = _batcher(model, execution, BatchingLimits(max_batch_tokens=8))
@@ -822,7 +973,7 @@ async def test_closing_gives_up_after_the_deadline(execution: ExecutionThread) -
     assert len(model.batches) == 1
 
 
-async def test_before_the_start_and_after_the_end_work_is_refused(execution: ExecutionThread) -> None:
+async def test_before_the_start_and_after_the_end_work_is_refused(execution: ExecutionThreads) -> None:
     """Never a wait for a worker that is not there."""
     batcher = _batcher(FakeModel(), execution)
     with pytest.raises(UnavailableError):
@@ -837,7 +988,7 @@ async def test_before_the_start_and_after_the_end_work_is_refused(execution: Exe
         batcher.start()
 
 
-async def test_every_run_is_on_the_shared_thread(execution: ExecutionThread) -> None:
+async def test_every_run_is_on_the_shared_thread(execution: ExecutionThreads) -> None:
     """Neither the event loop nor a second thread ever runs a model."""
     models = [FakeModel(), FakeModel()]
     async with _batcher(models[0], execution) as one, _batcher(models[1], execution) as two:

@@ -8,7 +8,7 @@ from model.runtime.bundle import BundleError
 from model.runtime.engine import OnnxRuntimeEngine
 from model.runtime.engine_choice import EngineUnavailableError
 from service import bundle_reading
-from service.bundle_reading import BundleReader, ReadBundle, begin_reading
+from service.bundle_reading import BundleReader, ReadBundle, StreamsError, begin_reading
 from tests.fakes import HANG_LIMIT_S, until
 from tests.service.fakes_http import tiny_settings, write_bundles
 
@@ -55,6 +55,13 @@ def test_a_changed_byte_is_refused_whoever_read_it(tmp_path: Path) -> None:
         reader.read(folder / "tiny-embedding")
     reader.read(folder / "tiny-ner").engine.close()
     reader.close()
+
+
+def test_streams_need_a_thread_each(tmp_path: Path) -> None:
+    """Said at the start, with both settings: which of them is wrong is for the operator to know."""
+    settings = tiny_settings(write_bundles(tmp_path), threads=2, streams=3)
+    with pytest.raises(StreamsError, match=r"CONCHE_STREAMS=3: .* are 2 \(CONCHE_THREADS=2\)"):
+        BundleReader.of(settings)
 
 
 def test_nothing_is_read_ahead_of_a_measurement(tmp_path: Path, noted: list[str]) -> None:

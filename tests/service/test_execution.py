@@ -1,4 +1,4 @@
-"""service.execution: one thread for all models of a process."""
+"""service.execution: the threads that run the models of a process."""
 
 import asyncio
 import threading
@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from service.execution import ExecutionThread, StalledError
+from service.execution import ExecutionThreads, StalledError
 from tests.fakes import HANG_LIMIT_S, settle, until
 
 
 def test_jobs_run_one_at_a_time_in_order_on_one_thread() -> None:
     """Two models at once would each take every core; the thread is what keeps them apart."""
-    execution = ExecutionThread("models")
+    execution = ExecutionThreads("models")
     seen: list[tuple[int, str]] = []
     futures = [
         execution.submit(lambda n=n: seen.append((n, threading.current_thread().name)))  # type: ignore[misc]
@@ -26,7 +26,7 @@ def test_jobs_run_one_at_a_time_in_order_on_one_thread() -> None:
 
 def test_the_thread_survives_what_a_job_raises() -> None:
     """The waiter gets the error, SystemExit included; the next job runs."""
-    execution = ExecutionThread()
+    execution = ExecutionThreads()
     for error in (ValueError("no"), SystemExit(3)):
 
         def fail(error: BaseException = error) -> None:
@@ -40,7 +40,7 @@ def test_the_thread_survives_what_a_job_raises() -> None:
 
 def test_progress_stands_still_only_while_a_job_runs() -> None:
     """A batcher tells a hang from a queue by this count."""
-    execution = ExecutionThread()
+    execution = ExecutionThreads()
     begun, gate = threading.Event(), threading.Event()
 
     def job() -> None:
@@ -60,7 +60,7 @@ def test_progress_stands_still_only_while_a_job_runs() -> None:
 
 def test_giving_up_fails_the_jobs_behind_the_hung_one_at_once() -> None:
     """They would wait for ever; and nothing new may join them."""
-    execution = ExecutionThread()
+    execution = ExecutionThreads()
     begun, gate = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -82,7 +82,7 @@ def test_giving_up_fails_the_jobs_behind_the_hung_one_at_once() -> None:
 
 def test_a_hung_job_does_not_keep_the_process_alive() -> None:
     """A thread that the interpreter joins at exit would turn SIGTERM into a wait for SIGKILL."""
-    execution = ExecutionThread("daemon")
+    execution = ExecutionThreads("daemon")
     execution.submit(lambda: None).result(HANG_LIMIT_S)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "daemon"]
     assert thread.daemon
@@ -93,7 +93,7 @@ def test_a_hung_job_does_not_keep_the_process_alive() -> None:
 
 async def test_whoever_waits_for_a_job_that_hangs_is_told() -> None:
     """The job's own caller and the one behind it, and the thread is lost from then on."""
-    execution = ExecutionThread()
+    execution = ExecutionThreads()
     gate = threading.Event()
 
     async def call(job: Callable[[], object], stall_timeout_s: float) -> object:
@@ -112,7 +112,7 @@ async def test_whoever_waits_for_a_job_that_hangs_is_told() -> None:
 
 async def test_a_job_whose_caller_went_before_it_began_is_not_run() -> None:
     """Nobody would read its result."""
-    execution = ExecutionThread()
+    execution = ExecutionThreads()
     gate, ran = threading.Event(), []
     first = asyncio.create_task(
         execution.run(lambda: gate.wait(HANG_LIMIT_S), name="first", stall_timeout_s=HANG_LIMIT_S)
@@ -129,13 +129,49 @@ async def test_a_job_whose_caller_went_before_it_began_is_not_run() -> None:
     execution.close()
 
 
+async def test_of_several_threads_each_takes_the_next_job() -> None:
+    """As many at a time as there are threads; none waits behind a long one while another is free."""
+    execution = ExecutionThreads("models", 2)
+    gate = threading.Event()
+    long = execution.submit(lambda: gate.wait(HANG_LIMIT_S))
+    names = {execution.submit(lambda: threading.current_thread().name).result(HANG_LIMIT_S) for _ in range(5)}
+    assert len(names) == 1
+    assert names < {"models-1", "models-2"}
+    assert not long.done()
+    gate.set()
+    assert long.result(HANG_LIMIT_S)
+    execution.close()
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("models-")]
+    for thread in threads:
+        thread.join(HANG_LIMIT_S)
+        assert not thread.is_alive()
+
+
+async def test_a_job_that_hangs_is_told_while_other_threads_work() -> None:
+    """Their progress is not its own."""
+    execution = ExecutionThreads("models", 2)
+    gate = threading.Event()
+    hung = asyncio.create_task(
+        execution.run(lambda: gate.wait(HANG_LIMIT_S), name="the job", stall_timeout_s=0.05)
+    )
+    async with asyncio.timeout(HANG_LIMIT_S):
+        while execution.failure is None:
+            try:
+                await execution.run(lambda: None, name="another", stall_timeout_s=HANG_LIMIT_S)
+            except StalledError:
+                break
+    with pytest.raises(StalledError, match=r"the job made no progress for 0.05 s"):
+        await hung
+    gate.set()
+
+
 async def test_a_thread_that_ends_is_told_of_at_once() -> None:
     """Those who wait would else wait for as long as a hang is waited for, to be told that something hung."""
 
     def broken() -> None:
         raise MemoryError
 
-    execution = ExecutionThread("lost", at_start=broken)
+    execution = ExecutionThreads("lost", at_start=broken)
     await until(lambda: execution.failure is not None)
     assert execution.failure == "the thread lost ended after MemoryError"
     with pytest.raises(StalledError, match="ended after MemoryError"):
@@ -144,7 +180,7 @@ async def test_a_thread_that_ends_is_told_of_at_once() -> None:
 
 async def test_a_thread_that_ends_between_two_jobs_fails_both() -> None:
     """The one whose result it could not hand over, and the one behind."""
-    execution = ExecutionThread("lost")
+    execution = ExecutionThreads("lost")
     gate = threading.Event()
     first = execution.submit(lambda: gate.wait(HANG_LIMIT_S))
     behind = execution.submit(lambda: 1)

@@ -1,11 +1,13 @@
 """service.lifespan: what is opened, within which bounds, and how it is closed."""
 
 import asyncio
+import json
 import re
 import threading
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from model.runtime import threads
@@ -48,6 +50,37 @@ async def test_threads_follow_the_quota(
         gate.set()
         await asyncio.gather(*jobs)
     assert len(busy) == workers
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+async def test_streams_change_when_answers_come_and_not_what_they_are(
+    models_folder: Path, engine: str
+) -> None:
+    """Requests of both models at once, each divided between two runs at a time."""
+    texts = [["hello world"] * 3 + ["怎么退货"] * 2, ["cat " * 40], ["return order", "hello"]]
+
+    async def answers(**changes: object) -> list[object]:
+        settings = tiny_settings(models_folder, faq_store="none", engine=engine, **changes)
+        async with running(settings) as client:
+            requests = [
+                client.post(path, json={"inputs": one}) for one in texts * 4 for path in ("/embed", "/ner")
+            ]
+            found = await asyncio.gather(*requests)
+            assert {answer.status_code for answer in found} == {200}
+            assert (await client.get("/info")).json()["streams"] == changes.get("streams", 1)
+            return [answer.json() for answer in found]
+
+    together = await answers(threads=2, streams=2)
+    for one, other in zip(together, await answers(threads=1), strict=True):
+        if isinstance(one[0], list) and one[0] and isinstance(one[0][0], float):  # type: ignore[index]
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)  # type: ignore[arg-type]
+        else:
+            assert _rounded(one) == _rounded(other)
+
+
+def _rounded(value: object) -> object:
+    """As JSON has it, with scores to five places."""
+    return json.loads(json.dumps(value), parse_float=lambda number: round(float(number), 5))
 
 
 async def test_the_tagger_is_loaded_beside_the_faq(
@@ -383,6 +416,14 @@ async def test_a_milvus_that_is_not_there_stops_the_start_or_one_route(tmp_path:
         assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
         answer = await client.post("/search", json={"query": "hello"})
         assert (answer.status_code, "CONCHE_MILVUS_URI" in answer.text) == (503, True)
+
+
+async def test_more_streams_than_threads_stop_the_start(models_folder: Path) -> None:
+    """On a smaller machine than the one it was set for; the settings are named."""
+    settings = tiny_settings(models_folder, threads=1, streams=2)
+    with pytest.raises(StartupError, match=r"^CONCHE_STREAMS=2: .* is 1 \(CONCHE_THREADS=1\)"):
+        async with open_services(settings, Metrics()):
+            pass
 
 
 async def test_an_engine_that_is_not_there_stops_the_start(

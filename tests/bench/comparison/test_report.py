@@ -35,6 +35,16 @@ LINES = [
     },
 ]
 
+MORE_LINES = [
+    line("batches", "Conche, two streams", 0, 330.0, failed={}),
+    line("overload", "Conche, two streams", 0, 300.0, failed={}),
+    line("one", "Conche", 0, 250.0, p50_ms=4.0, failed={}),
+    line("one", "bare engine, packed, x", 0, 400.0, p50_ms=2.25, failed={}),
+    line("one-short", "Conche", 0, 500.0, p50_ms=2.0, failed={}),
+    line("one-short", "bare engine, packed, x", 0, 900.0, p50_ms=0.75, failed={}),
+    line("one-short", "bare engine, packed, y", 0, 800.0, p50_ms=1.0, failed={}),
+]
+
 
 def results(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """A whole run."""
@@ -72,10 +82,14 @@ def test_a_ratio_takes_the_rounds_of_both() -> None:
 
 def test_targets_are_told_with_what_was_measured() -> None:
     """By hand from the lines above."""
-    told = {what: measured for what, _, measured in report.targets(results(LINES))}
+    told = {what: measured for what, _, measured in report.targets(results(LINES + MORE_LINES))}
     assert told["throughput, 8 clients, 32 texts, over Infinity, torch"] == "9.00 (8.00 to 10.0) x"
     assert told["HTTP, tokenising and batching, of bare engine, packed, x"] == "20.0 %"
+    assert told["the same with two streams"] == "12.0 %"
+    assert told["p50 of one text of 16 tokens above the bare engine"] == "1.25 ms"
+    assert told["p50 of one text of mixed lengths above the bare engine"] == "1.75 ms"
     assert told["throughput kept at 10 times too many"] == "90.0 %"
+    assert told["throughput kept with two streams"] == "90.9 %"
     assert told["p99 of refusals there"] == "30.0 ms"
     assert told["start to ready, default models, 10,000 FAQ entries"] == "2.50 s"
     assert told["resident memory there, at most"] == "524 MB"

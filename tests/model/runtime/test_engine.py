@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -194,6 +195,31 @@ def test_threads_are_reported_and_must_be_positive(make: MakeEngine, bundle: Bun
     assert engine.precision == "float32"
     with pytest.raises(ValueError, match="threads"):
         make(bundle, threads=0)
+
+
+@pytest.mark.parametrize("streams", [0, 3])
+def test_each_stream_needs_a_thread(make: MakeEngine, bundle: Bundle, streams: int) -> None:
+    """More would wait for each other with a batch each in memory."""
+    with pytest.raises(ValueError, match="from 1 to the number of threads, 2"):
+        make(bundle, threads=2, streams=streams)
+
+
+@pytest.mark.parametrize(("threads", "streams"), [(2, 2), (4, 2)])
+def test_runs_at_the_same_time_give_the_same_answers(
+    make: MakeEngine, bundle: Bundle, engine: Engine, threads: int, streams: int
+) -> None:
+    """Each caller has his own, whatever others run meanwhile; more callers than streams wait."""
+    rng = np.random.default_rng(3)
+    batches = [
+        pad_batch([rng.integers(2, 40, length) for length in rng.integers(1, MAX_TOKENS, rows)], 0)
+        for rows in rng.integers(1, 9, 40)
+    ]
+    other = make(bundle, threads=threads, streams=streams)
+    assert (other.threads, other.streams) == (threads, streams)
+    with ThreadPoolExecutor(3) as callers:
+        found = list(callers.map(lambda batch: other.run(batch, [MEAN])[MEAN], batches))
+    for batch, vectors in zip(batches, found, strict=True):
+        np.testing.assert_allclose(vectors, engine.run(batch, [MEAN])[MEAN], rtol=0, atol=1e-6)
 
 
 def test_threads_give_the_same_answer(make: MakeEngine, bundle: Bundle, engine: Engine) -> None:

@@ -42,6 +42,14 @@ async def test_the_demo_is_tried_with_a_question_it_knows(models_folder: Path) -
     assert fields["faq_left_out"] == 0
 
 
+async def test_streams_are_told(models_folder: Path) -> None:
+    """Whoever wonders at the time of one text finds it there."""
+    settings = tiny_settings(models_folder, faq_store="none", threads=2, streams=2)
+    async with open_services(settings, Metrics()) as services:
+        assert "with 2 threads in 2 streams" in greeting(services, url="http://a", seconds=1)
+        assert summary(services, url="http://a", seconds=1)["streams"] == 2
+
+
 async def test_requests_to_paste_bring_a_key_where_one_is_needed(models_folder: Path) -> None:
     """From a variable: a key in the history of a shell is one that leaks."""
     async with open_services(tiny_settings(models_folder, faq_store="none"), Metrics()) as services:

@@ -30,7 +30,7 @@ async def test_models_limits_and_absences_are_told(tmp_path: Path) -> None:
     source = str(tmp_path / "faq.jsonl")
     assert info["faq"] == {"entries": 3, "collections": 1, "source": source, "left_out": 0}
     assert info["limits"]["max_inputs"] == 2048
-    assert (info["threads"], info["truncate"]) == (1, False)
+    assert (info["threads"], info["streams"], info["truncate"]) == (1, 1, False)
 
 
 @pytest.mark.parametrize(
