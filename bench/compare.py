@@ -37,6 +37,8 @@ from comparison.run import Measurements, Run, turns
 from comparison.worker import OFFLINE
 from comparison.workloads import QUICK, WORKLOADS, Texts, Workload
 
+from model.runtime.threads import thread_count
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 SPEED = RESULTS / "speed.json"
@@ -121,7 +123,7 @@ def add_conche(field: Field, known: dict[str, Model]) -> None:
     name = report.CONCHE
     ours = conche(name, f"the service, {settings}", environment=mini, log=field.log(name), model=MINILM)
     field.add(ours, (*EMBEDDING, "one-short", "overload", "start"))
-    if len(os.sched_getaffinity(0)) > 1:
+    if thread_count() > 1:
         name = report.CONCHE_STREAMS
         streams = {**mini, "CONCHE_STREAMS": "2"}
         note = "the service with CONCHE_STREAMS=2, over HTTP"

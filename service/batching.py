@@ -93,7 +93,7 @@ class RequestTimes:
     Attributes:
         queue_seconds: from admission to the start of a row's run, the mean over its rows; of a request that
             takes several runs, the earlier ones are part of the later rows' wait.
-        run_seconds: of all runs that held rows of it; other requests' rows in them included.
+        run_seconds: in which a run that held rows of it was going on; other requests' rows in them included.
     """
 
     queue_seconds: float
@@ -375,15 +375,26 @@ class DynamicBatcher(Generic[Item, Result]):
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for stream in done:
-                    stream.result()
+                    if (error := stream.result()) is not None:
+                        raise error
         finally:
             for stream in waiting:
                 stream.cancel()
             await asyncio.gather(*streams, return_exceptions=True)
 
-    async def _run_batches(self) -> None:
-        while await self._work_waits():
-            await self._run(self._form())
+    async def _run_batches(self) -> BaseException | None:
+        """Run batches; what ends it before its time is returned.
+
+        Raised in a task, SystemExit and its like would end the event loop before anybody is told.
+        """
+        try:
+            while await self._work_waits():
+                await self._run(self._form())
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for this task
+            return error
+        return None
 
     async def _work_waits(self) -> bool:
         """Wait until a batch is due; False = closing and nothing is left."""
@@ -418,8 +429,9 @@ class DynamicBatcher(Generic[Item, Result]):
 
     def _form(self) -> list[Entry[Item, Result]]:
         share = self.limits.max_batch_tokens
-        if self._idle:  # they are awake by now, and come for the rest
-            share = min(share, math.ceil(self._room.tokens / (1 + self._idle)))
+        # Idle streams are awake by now and come for the rest, as far as another model leaves them a thread.
+        if self._idle and (others := min(self._idle, self._execution.free - 1)) > 0:
+            share = min(share, math.ceil(self._room.tokens / (1 + others)))
         batch = self._room.choose(self.limits, self._padding_cost, max_tokens=share)
         for entry in batch:
             self._leave(entry)
@@ -428,10 +440,10 @@ class DynamicBatcher(Generic[Item, Result]):
         return batch
 
     async def _run(self, batch: list[Entry[Item, Result]]) -> None:
-        """Run one batch in the execution thread and answer its callers, and nobody else.
+        """Run one batch in an execution thread and answer its callers, and nobody else.
 
         Raises:
-            StalledError: the run, or the one before it, hangs.
+            StalledError: the run, or one before it, hangs.
             BrokenModelError: the model fails on everything.
         """
         parts, runs_left = [batch], _MOST_RUNS_OF_A_BATCH
@@ -476,7 +488,7 @@ class DynamicBatcher(Generic[Item, Result]):
             error = RuntimeError(f"{len(run.results)} results for {len(batch)} items")
         if error is None:
             for request in {entry.request for entry in batch}:
-                request.run_seconds += run.ended_at - run.started_at
+                request.add_run(run.started_at, run.ended_at)
             for entry, result in zip(batch, run.results, strict=True):
                 entry.request.waited_seconds += max(run.started_at - entry.request.admitted_at, 0.0)
                 entry.request.finish(entry.position, result)

@@ -50,11 +50,12 @@ class ExecutionThreads:
             queue.SimpleQueue()
         )
         self._progress = 0
+        self._busy = [False] * threads
         self._failure: str | None = None
         self._at_start = at_start
         names = [name] if threads == 1 else [f"{name}-{number + 1}" for number in range(threads)]
-        for one in names:
-            threading.Thread(target=self._work, name=one, daemon=True).start()
+        for number, one in enumerate(names):
+            threading.Thread(target=self._work, args=(number,), name=one, daemon=True).start()
 
     @property
     def failure(self) -> str | None:
@@ -65,6 +66,11 @@ class ExecutionThreads:
     def progress(self) -> int:
         """Grows with the jobs that start or end; while all threads hang it is unchanged."""
         return self._progress
+
+    @property
+    def free(self) -> int:
+        """Threads without a job, of which none waits; near enough while others submit or finish."""
+        return max(0, self.threads - sum(self._busy) - self._jobs.qsize())
 
     def submit(self, job: Callable[[], Result]) -> concurrent.futures.Future[Result]:
         """Run ``job`` behind those submitted before it.
@@ -124,11 +130,33 @@ class ExecutionThreads:
                     checks_without_progress += 1
                 else:  # it waited for its turn behind others
                     seen, checks_without_progress = now, 0
+        except asyncio.CancelledError:
+            if not future.cancel() and not future.done():  # its caller goes while it runs
+                reason = f"{name} made no progress for {stall_timeout_s:g} s"
+                self._watch(future, reason, stall_timeout_s / _STALL_CHECKS, _STALL_CHECKS)
+            raise
         finally:
             future.cancel()
         reason = f"{name} made no progress for {stall_timeout_s:g} s"
         self.give_up(reason)
         raise StalledError(reason)
+
+    def _watch(
+        self, future: concurrent.futures.Future[Any], reason: str, interval_s: float, checks: int
+    ) -> None:
+        """Give up in so many intervals if the job, for which nobody waits any more, has not ended by then.
+
+        Other threads would go on, and the one that hangs be missing for good.
+        """
+        if future.done():
+            return
+        if checks:
+            asyncio.get_running_loop().call_later(
+                interval_s, self._watch, future, reason, interval_s, checks - 1
+            )
+        else:
+            logger.error("%s", reason)
+            self.give_up(reason)
 
     def _seen(self, future: concurrent.futures.Future[Any]) -> int | None:
         """What has to change as long as nothing hangs; None = the job runs, whatever others do."""
@@ -149,10 +177,10 @@ class ExecutionThreads:
         for _ in range(self.threads):
             self._jobs.put(None)
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         running: list[concurrent.futures.Future[Any]] = []  # the one that the thread has, if any
         try:
-            self._do_jobs(running)
+            self._do_jobs(number, running)
         except BaseException as error:
             # Without this the jobs behind would wait for as long as a hang is waited for, and then be told
             # that one hung.
@@ -163,21 +191,25 @@ class ExecutionThreads:
                     future.set_exception(StalledError(reason))
             logger.critical("%s", reason, exc_info=True)
 
-    def _do_jobs(self, running: list[concurrent.futures.Future[Any]]) -> None:
+    def _do_jobs(self, number: int, running: list[concurrent.futures.Future[Any]]) -> None:
         if self._at_start is not None:
             self._at_start()
         while (entry := self._jobs.get()) is not None:
             future, job = entry
             running.append(future)
+            self._busy[number] = True
             self._progress += 1
             if future.set_running_or_notify_cancel():
                 try:
                     result = job()
                 except BaseException as error:  # noqa: BLE001 - the thread outlives every job; its waiter is told
+                    self._busy[number] = False
                     future.set_exception(error)
                 else:
+                    self._busy[number] = False
                     future.set_result(result)
                     del result
+            self._busy[number] = False
             self._progress += 1
             running.clear()
             del entry, future, job  # or the last batch would stay in memory until the next one

@@ -185,8 +185,8 @@ class Classification:
 class InferenceObserver(Protocol):
     """What is told about the work of one model; none of it may block or raise."""
 
-    def watch(self, model: "_Model", *, threads: int) -> None:
-        """The model is this one, and runs with so many threads; told once, at the beginning."""
+    def watch(self, model: "_Model", *, threads: int, streams: int) -> None:
+        """The model is this one, with so many threads and runs at a time; told once, at the beginning."""
         ...
 
     def on_tokenize(self, seconds: float) -> None:
@@ -288,7 +288,7 @@ class _Model:
             on_batch=None if observer is None else observer.on_batch,
         )
         if observer is not None:
-            observer.watch(self, threads=engine.threads)
+            observer.watch(self, threads=engine.threads, streams=engine.streams)
 
     @property
     def healthy(self) -> bool:
@@ -528,7 +528,7 @@ class _Model:
             raise BrokenModelError(f"{name} gives numbers that are not finite for every text") from error
 
     def _bear_with(self, error: Exception) -> None:
-        """Note that there was no memory for any text; what took it, the run before perhaps, may give it back.
+        """Note that there was no memory for any text; what took it may give it back.
 
         Raises:
             BrokenModelError: that has been hoped for long enough.

@@ -26,6 +26,7 @@ GAUGES: Final[Mapping[str, Rule]] = {
     "conche_faq_entries": max,
     "conche_faq_mismatched_collections": max,
     "conche_faq_store_readable": min,
+    "conche_inference_streams": sum,
     "conche_inference_threads": max,
     "conche_model_healthy": min,
     "conche_queue_depth_items": sum,

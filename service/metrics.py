@@ -416,10 +416,11 @@ class ModelMetrics:
         self._queue_limit_tokens = families.queue_limit_tokens.labels(model)
         self._healthy = families.healthy.labels(model)
         self._threads = families.threads.labels(model)
+        self._streams = families.streams.labels(model)
         self._batch_limit_tokens = families.batch_limit_tokens.labels(model)
         self._entities = {name: families.entities.labels(model, name) for name in entity_types}
 
-    def watch(self, model: WatchedModel, *, threads: int) -> None:
+    def watch(self, model: WatchedModel, *, threads: int, streams: int) -> None:
         """Show the state of ``model`` at each scrape, for as long as somebody else keeps it.
 
         A gauge with a function is a cycle: what the function kept would outlive the model's end until the
@@ -437,6 +438,7 @@ class ModelMetrics:
         self._batch_limit_tokens.set(model.limits.max_batch_tokens)
         show(self._healthy, lambda there: float(there.healthy))
         self._threads.set(threads)
+        self._streams.set(streams)
 
     def on_tokenize(self, seconds: float) -> None:
         """Note that the texts of one request were tokenised."""
@@ -596,6 +598,7 @@ class _ModelFamilies:
         self.batch_limit_tokens = gauge("batch_limit_tokens", "Tokens that a batch may have, with padding.")
         self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
         self.threads = gauge("inference_threads", "Threads that run the model, of all runs at a time.")
+        self.streams = gauge("inference_streams", "Runs at a time.")
         self.entities = Counter(
             "conche_entities_total",
             "Entities of answered requests, by the types that the model knows.",
@@ -613,6 +616,7 @@ class _ModelFamilies:
             self.batch_limit_tokens,
             self.healthy,
             self.threads,
+            self.streams,
         ):
             family.remove(model)
 

@@ -22,7 +22,7 @@ class RequestWork:
         characters: code points tokenised.
         tokens: read by models; special ones, prompts and the overlaps of windows included.
         tokenize_seconds: until all texts were tokenised, waiting for the threads included.
-        run_seconds: of the runs that held rows of the request, other requests' rows included.
+        run_seconds: in which runs that held rows of the request were going on, other requests' rows included.
     """
 
     used: bool = False

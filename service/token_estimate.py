@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-# Of the way back up, with each request whose texts come to more: some dozens of requests.
-_FORGETTING: Final = 1 / 64
+# After so many characters of texts that come to more, half of the way back up or more is gone. Counted in
+# characters, since short texts come to more for their special tokens and prompts, and are few characters.
+_REMEMBERED: Final = 262_144
+# More have only the shortest, for their special tokens, and alphabets of bytes; neither is to be expected.
+_MOST_A_CHARACTER: Final = 1.0
 
 
 class TokenEstimate:
@@ -24,11 +27,11 @@ class TokenEstimate:
         """Learn from a request whose texts had so many characters and came to so many tokens."""
         if characters < 1:
             return
-        seen, known = tokens / characters, self._tokens_per_character
+        seen, known = min(tokens / characters, _MOST_A_CHARACTER), self._tokens_per_character
         if known is None or seen < known:
             self._tokens_per_character = seen
         else:
-            self._tokens_per_character = known + _FORGETTING * (seen - known)
+            self._tokens_per_character = known + characters / (characters + _REMEMBERED) * (seen - known)
 
     def at_least(self, characters: Sequence[int], *, most: int | None = None) -> int:
         """The tokens of texts with so many characters each.

@@ -31,8 +31,8 @@ class BatchingLimits:
         max_queue_tokens: tokens waiting, over all requests.
         max_queue_items: items waiting, over all requests.
         max_queue_s: what may wait is also what runs within this time at the rate of recent large batches, two
-            full batches at least; None = no such bound. The rate is from dispatch to end, so that it is lower
-            while other models have the thread: their runs are waited for, too.
+            full batches at least; None = no such bound. The rate, of all runs at a time, is from dispatch to
+            end, so that it is lower while other models have the threads: their runs are waited for, too.
         max_wait_s: how long the oldest item may be held back for company; 0 = never.
         max_overtake_tokens: how far behind an item, in tokens, a younger one may stand and still run before
             it; None = 16 full batches.
@@ -146,6 +146,7 @@ class Request(Generic[Item, Result]):
         "results",
         "room",
         "room_tokens",
+        "run_ended_at",
         "run_seconds",
         "share_items",
         "share_tokens",
@@ -183,7 +184,13 @@ class Request(Generic[Item, Result]):
         self.reserved_items = 0
         self.reserved_tokens = 0
         self.waited_seconds = 0.0  # of all rows that have run, from admission to the start of their run
-        self.run_seconds = 0.0  # of the runs that held rows of it, others' rows included
+        self.run_seconds = 0.0  # in which a run was going on that held rows of it
+        self.run_ended_at = 0.0  # the last of them
+
+    def add_run(self, started_at: float, ended_at: float) -> None:
+        """Note a run that held rows of it; what it has in common with the one before counts once."""
+        self.run_seconds += max(0.0, ended_at - max(started_at, self.run_ended_at))
+        self.run_ended_at = max(self.run_ended_at, ended_at)
 
     def finish(self, position: int, result: Result) -> None:
         """Note one result; the caller is answered with the last."""

@@ -165,6 +165,12 @@ def per_second(metric: str) -> str:
     return f"sum(rate({metric}{WINDOW}))"
 
 
+BUSY = (
+    f"{rate('conche_inference_duration_seconds_sum', 'model')} "
+    f"/ sum by (model) (conche_inference_streams{{{MODEL}}})"
+)
+
+
 def quantile(share: float, histogram: str, by: str, selector: str = MODEL) -> str:
     """The value that ``share`` of what a histogram saw stays below, for each combination of ``by``."""
     return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', by, selector)})"
@@ -335,9 +341,9 @@ OVERVIEW: Rows = (
             ),
             Panel(
                 "How busy is the engine?",
-                "Share of time in which a run is going on; models take turns, so their sum stays below 100 "
-                "%. Near that for long: the process is at its capacity.",
-                [(rate("conche_inference_duration_seconds_sum", "model"), "{{model}}")],
+                "Runs going on, of those that there can be at a time; models take turns, so their sum stays "
+                "below 100 %. Near that for long: the process is at its capacity.",
+                [(BUSY, "{{model}}")],
                 unit="percentunit",
                 thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
             ),
@@ -795,9 +801,9 @@ CAPACITY: Rows = (
         (
             Panel(
                 "How busy is the engine?",
-                "Share of time in which a run is going on; models take turns, so their sum stays below 100 "
-                "%. Near that for long: the process is at its capacity.",
-                [(rate("conche_inference_duration_seconds_sum", "model"), "{{model}}")],
+                "Runs going on, of those that there can be at a time; models take turns, so their sum stays "
+                "below 100 %. Near that for long: the process is at its capacity.",
+                [(BUSY, "{{model}}")],
                 unit="percentunit",
                 thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
             ),
@@ -809,7 +815,8 @@ CAPACITY: Rows = (
                     (
                         (
                             f"sum(rate(conche_tokens_total{WINDOW})) "
-                            f"/ sum(rate(conche_inference_duration_seconds_sum{WINDOW}))"
+                            f"/ sum(rate(conche_inference_duration_seconds_sum{WINDOW})) "
+                            "* max(sum by (model) (conche_inference_streams))"
                         ),
                         "could",
                     ),

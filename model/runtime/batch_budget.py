@@ -7,15 +7,15 @@ slower as well; smaller ones spend more on what each run costs beside its tokens
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from model.runtime.bundle import Bundle
 from model.runtime.engine import Engine
-from model.runtime.engine_choice import network_key, timed_batch, timed_output
+from model.runtime.engine_choice import network_key, timed_batch, timed_output, timed_run
 from model.runtime.processor import read_processor
 from model.runtime.records import read_record, write_record
 
@@ -162,18 +162,17 @@ def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBu
     length = min(_LENGTH, bundle.manifest.max_tokens)
     microseconds: dict[int, float] = {}
     chosen = _SIZES[0]
-    for size in _SIZES:
-        batch = timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id)
-        least = float("inf")
-        for _ in range(_RUNS):
-            began = time.perf_counter()
-            engine.run(batch, [output])
-            least = min(least, time.perf_counter() - began)
-            if size == _SIZES[0] and least > _MOST_SECONDS_OF_SMALLEST:
-                return None
-        tokens = batch.input_ids.size
-        microseconds[size] = round(1e6 * (least + _BETWEEN_RUNS_S) / tokens, 3)
-        if microseconds[size] > microseconds[chosen] * _WORTH_MORE and size != chosen:
-            break
-        chosen = size
+    with ThreadPoolExecutor(engine.streams) as callers:
+        for size in _SIZES:
+            batch = timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id)
+            least = float("inf")
+            for _ in range(_RUNS):
+                least = min(least, timed_run(engine, batch, output, callers))
+                if size == _SIZES[0] and least > _MOST_SECONDS_OF_SMALLEST:
+                    return None
+            tokens = engine.streams * batch.input_ids.size
+            microseconds[size] = round(1e6 * (least + _BETWEEN_RUNS_S) / tokens, 3)
+            if microseconds[size] > microseconds[chosen] * _WORTH_MORE and size != chosen:
+                break
+            chosen = size
     return BatchBudget(chosen, "measured", microseconds)

@@ -84,7 +84,6 @@ class OpenVinoEngine:
         """
         check_threads(threads, streams)
         self.threads = threads
-        self.streams = streams
         self.precision: Precision = precision
         self.name = f"openvino {version()}"
         self._rules = BatchRules.of(bundle.manifest)
@@ -100,8 +99,10 @@ class OpenVinoEngine:
             types=("i64", "f32"),
         )
         self._compiled: Any = compiled
+        # It has no more of them than the processor has cores, whatever it was told.
+        self.streams = int(compiled.get_property("NUM_STREAMS"))
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for _ in range(streams):
+        for _ in range(self.streams):
             self._requests.put(compiled.create_infer_request())
 
     @property
@@ -132,11 +133,14 @@ class OpenVinoEngine:
         if self._unpadded:
             tokens = int(batch.attention_mask.sum())
             feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKEN_STEPS))
-        request = self._requests.get()
+        requests = self._requests  # those of now: a run that ends after `close` keeps nothing alive
+        request = requests.get()
         try:
+            if request is None:
+                raise RuntimeError("the engine is closed")
             return self._infer(request, feeds, outputs, longest)
         finally:
-            self._requests.put(request)
+            requests.put(request)
 
     def _infer(
         self, request: Any, feeds: dict[str, NDArray[np.int64]], outputs: Sequence[str], longest: int
@@ -158,7 +162,9 @@ class OpenVinoEngine:
 
     def close(self) -> None:
         """Free the model and its memory. Closing twice is fine."""
-        self._requests = queue.SimpleQueue()
+        requests, self._requests = self._requests, queue.SimpleQueue()
+        for end in (requests, self._requests):
+            end.put(None)  # for whoever waits for a request, and those behind him
         self._compiled = None
 
 

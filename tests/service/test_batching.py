@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -339,6 +340,39 @@ async def test_while_one_stream_works_the_other_takes_whole_batches(streams: Exe
         model.gate.set()
         assert await first == 9
         assert await second == [0, 1, 2, 3, 4, 5]
+
+
+async def test_nothing_is_left_to_streams_whose_threads_are_taken(streams: ExecutionThreads) -> None:
+    """Another model's run has the second one: two small batches, one after the other, would cost more."""
+    gate = threading.Event()
+    streams.submit(lambda: gate.wait(HANG_LIMIT_S))
+    await until(lambda: streams.free == 1)
+    model = FakeModel()
+    async with _batcher(model, streams) as batcher:
+        await settle()
+        assert await batcher.submit_many(_jobs([4] * 6)) == [0, 1, 2, 3, 4, 5]
+        assert [len(batch) for batch in model.batches] == [6]
+        gate.set()
+
+
+async def test_runs_of_a_request_at_the_same_time_count_once(streams: ExecutionThreads) -> None:
+    """What the answer's headers tell is time by the clock, and no more than the request took."""
+    together = threading.Barrier(2)
+
+    def run(jobs: Sequence[Job]) -> list[int]:
+        together.wait(HANG_LIMIT_S)
+        return [job.name for job in jobs]
+
+    stats: list[BatchStats] = []
+    batcher: DynamicBatcher[Job, int] = DynamicBatcher(
+        run, length=lambda job: job.length, execution=streams, on_batch=stats.append
+    )
+    async with batcher:
+        await settle()
+        began = time.monotonic()
+        _, times = await batcher.submit_timed(_jobs([4, 4]))
+        assert times.run_seconds <= time.monotonic() - began
+    assert len(stats) == 2
 
 
 async def test_a_stream_that_hangs_is_told_beside_one_that_works(streams: ExecutionThreads) -> None:
@@ -810,6 +844,24 @@ async def test_whatever_ends_the_worker_everyone_fails_at_once(
     await batcher.close()
 
 
+def test_what_ends_the_process_is_told_first(caplog: pytest.LogCaptureFixture) -> None:
+    """SystemExit ends the event loop at once; that it came out of a run would be known to nobody."""
+    model, kept = FakeModel(), []
+    model.error = SystemExit(3)
+
+    async def serve() -> None:
+        execution = ExecutionThreads()
+        batcher = _batcher(model, execution)
+        kept.append(batcher)
+        batcher.start()
+        await batcher.submit(Job(0, 1))
+
+    with pytest.raises(SystemExit):
+        asyncio.run(serve())
+    assert kept[0].failure == "the batcher of model stopped after SystemExit"
+    assert any(record.levelname == "CRITICAL" for record in caplog.records)
+
+
 async def test_a_killed_worker_task_leaves_nobody_waiting(execution: ExecutionThreads) -> None:
     """Even cancelled from outside, during a run."""
     model = FakeModel(gate_open=False)
@@ -886,20 +938,29 @@ async def test_a_hang_is_shared_by_all_batchers_of_the_thread(execution: Executi
     assert other.batches == []
 
 
-async def test_waiting_behind_a_busy_model_is_no_hang(execution: ExecutionThreads) -> None:
-    """Progress of the thread, not the age of the batch, decides."""
-    model, hold, gates = FakeModel(), threading.Semaphore(0), 12  # three times as many as checks make a hang
-    batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.2))
-    for _ in range(gates):
-        execution.submit(lambda: hold.acquire(timeout=HANG_LIMIT_S))
+async def test_waiting_behind_a_busy_model_is_no_hang() -> None:
+    """Progress of the thread, not the age of the batch, decides: after each look another job ends."""
+    hold = threading.Semaphore(0)
+
+    class Watched(ExecutionThreads):
+        looks = 0
+
+        def _seen(self, future: Future[object]) -> int | None:
+            seen = super()._seen(future)
+            self.looks += 1
+            hold.release()
+            return seen
+
+    execution, model = Watched(), FakeModel()
+    jobs = [execution.submit(lambda: hold.acquire(timeout=HANG_LIMIT_S)) for _ in range(12)]
+    batcher = _batcher(model, execution, BatchingLimits(stall_timeout_s=0.02))
     batcher.start()
-    call = asyncio.create_task(batcher.submit(Job(5, 1)))
-    for _ in range(gates):
-        await asyncio.sleep(0.05)  # a check lies between any two of them, more or less
-        assert batcher.healthy
-        hold.release()
-    assert await call == 5
+    assert await batcher.submit(Job(5, 1)) == 5
+    assert all(job.result() for job in jobs)
+    assert execution.looks >= len(jobs)  # three times as many as it takes to call a run hung
+    assert batcher.healthy
     await batcher.close()
+    execution.close()
 
 
 async def test_an_observer_that_fails_cannot_stop_the_worker(execution: ExecutionThreads) -> None:

@@ -129,7 +129,7 @@ async def test_a_job_whose_caller_went_before_it_began_is_not_run() -> None:
     execution.close()
 
 
-async def test_of_several_threads_each_takes_the_next_job() -> None:
+def test_of_several_threads_each_takes_the_next_job() -> None:
     """As many at a time as there are threads; none waits behind a long one while another is free."""
     execution = ExecutionThreads("models", 2)
     gate = threading.Event()
@@ -163,6 +163,59 @@ async def test_a_job_that_hangs_is_told_while_other_threads_work() -> None:
     with pytest.raises(StalledError, match=r"the job made no progress for 0.05 s"):
         await hung
     gate.set()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+async def test_a_job_that_hangs_is_told_when_its_caller_has_gone(threads: int) -> None:
+    """A model that is unloaded meanwhile, say; other threads go on, and one would be missing for good."""
+    execution = ExecutionThreads("models", threads)
+    begun, gate = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        gate.wait(HANG_LIMIT_S)
+
+    caller = asyncio.create_task(execution.run(hang, name="the job", stall_timeout_s=0.05))
+    await until(begun.is_set)
+    caller.cancel()
+    await until(lambda: execution.failure is not None)
+    assert execution.failure == "the job made no progress for 0.05 s"
+    gate.set()
+
+
+async def test_a_job_that_ends_after_its_caller_has_gone_is_no_hang() -> None:
+    """Most do."""
+    execution = ExecutionThreads("models")
+    begun, gate, looked = threading.Event(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        begun.set()
+        gate.wait(HANG_LIMIT_S)
+
+    caller = asyncio.create_task(execution.run(job, name="the job", stall_timeout_s=0.05))
+    await until(begun.is_set)
+    caller.cancel()
+    await settle()
+    gate.set()
+    asyncio.get_running_loop().call_later(0.1, looked.set)  # after the last look
+    await until(looked.is_set)
+    assert execution.failure is None
+    assert await execution.run(lambda: 3, name="another", stall_timeout_s=HANG_LIMIT_S) == 3
+    execution.close()
+
+
+def test_free_threads_are_those_without_a_job() -> None:
+    """Jobs that wait will take one each."""
+    execution = ExecutionThreads("models", 2)
+    gate = threading.Event()
+    assert execution.free == 2
+    jobs = [execution.submit(lambda: gate.wait(HANG_LIMIT_S)) for _ in range(3)]
+    assert execution.free <= 1
+    gate.set()
+    for job in jobs:
+        job.result(HANG_LIMIT_S)
+    assert execution.free == 2
+    execution.close()
 
 
 async def test_a_thread_that_ends_is_told_of_at_once() -> None:

@@ -129,6 +129,7 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
                 "batch_limit_tokens",
                 "model_healthy",
                 "inference_threads",
+                "inference_streams",
             )
         ),
         "conche_ready{}",
@@ -404,7 +405,7 @@ async def test_the_gauges_follow_a_running_model(
 ) -> None:
     """Read at each scrape; nothing has to remember to update them."""
     bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny-embedding"))
-    engine, budget = FakeEngine(size=32, threads=2), ComputeBudget()
+    engine, budget = FakeEngine(size=32, threads=4, streams=2), ComputeBudget()
     embedder = Embedder(
         manifest,
         Tokenizer.from_bundle(bundle),
@@ -421,7 +422,7 @@ async def test_the_gauges_follow_a_running_model(
     async with embedder:
         assert value("model_healthy") == 1
         assert (value("queue_limit_items"), value("queue_limit_tokens")) == (7, 99)
-        assert value("inference_threads") == 2
+        assert (value("inference_threads"), value("inference_streams")) == (4, 2)
         engine.gate.clear()
         calls = [asyncio.create_task(embedder.embed(["hello"], EmbeddingOptions()))]
         await until(lambda: engine.entered == 1)

@@ -13,16 +13,28 @@ def test_nothing_is_expected_of_the_first_request() -> None:
 def test_an_estimate_is_never_above_what_was_just_seen() -> None:
     """Too high, it would refuse what has room; it falls at once, and rises slowly."""
     estimate = TokenEstimate()
-    estimate.note(100, 80)
+    estimate.note(1000, 800)
     assert estimate.at_least([100, 50]) == 120
-    estimate.note(100, 20)
+    estimate.note(1000, 200)
     assert estimate.at_least([100]) == 20
-    for _ in range(10):
-        estimate.note(100, 80)
+    for _ in range(50):
+        estimate.note(1000, 800)
     assert 20 < estimate.at_least([100]) < 40
-    for _ in range(1000):
-        estimate.note(100, 80)
+    for _ in range(5000):
+        estimate.note(1000, 800)
     assert estimate.at_least([100]) == pytest.approx(80, abs=1)
+
+
+def test_short_texts_do_not_make_long_ones_seem_longer() -> None:
+    """Two letters with a prompt and special tokens are five tokens; a page is not one for each letter."""
+    estimate = TokenEstimate()
+    estimate.note(8000, 2000)
+    for _ in range(1000):
+        estimate.note(2, 5)
+    assert estimate.at_least([8000]) <= 2100
+    only_short = TokenEstimate()
+    only_short.note(2, 5)
+    assert only_short.at_least([100]) == 100
 
 
 def test_a_text_comes_to_no_more_than_the_model_reads() -> None:

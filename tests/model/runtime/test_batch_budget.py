@@ -23,6 +23,7 @@ class TimedEngine:
 
     name = "timed 1"
     precision = "float32"
+    streams = 1
 
     def __init__(self, curve: Mapping[int, float], clock: list[float]) -> None:
         self.runs: list[int] = []
@@ -42,7 +43,7 @@ class TimedEngine:
 def clocked(monkeypatch: pytest.MonkeyPatch) -> Clocked:
     """Engines on a clock that only they move; what lies between two runs is left out."""
     clock = [0.0]
-    monkeypatch.setattr("model.runtime.batch_budget.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("model.runtime.engine_choice.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(batch_budget, "_BETWEEN_RUNS_S", 0.0)
     return lambda curve: TimedEngine(curve, clock)
 
@@ -72,6 +73,16 @@ def test_takes_the_fewest_tokens_that_are_as_quick_as_more(
         tokens, "measured", {size: float(curve[size]) for size in tried}
     )
     assert sorted(set(engine.runs)) == tried
+
+
+def test_streams_are_measured_together(clocked: Clocked, bundle: Bundle) -> None:
+    """One by itself would have cores that it has not when many wait; a token's time is that of all."""
+    engine = clocked({512: 100, 1024: 99})
+    engine.streams = 2
+    measured = measure_budget(bundle, engine, 0)  # type: ignore[arg-type]
+    assert measured is not None
+    assert measured.microseconds == {512: 100.0, 1024: 99.0}  # the clock moves for each
+    assert engine.runs.count(512) == 2 * engine.runs.count(1024) / 2 == 4
 
 
 def test_a_model_of_short_texts_is_measured_with_batches_as_large(clocked: Clocked, bundle: Bundle) -> None:

@@ -40,6 +40,7 @@ from tests.bundles import (
     write_tiny_embedding_bundle,
     write_tiny_ner_bundle,
 )
+from tests.fakes import HANG_LIMIT_S
 
 MEAN = "embeddings_mean_normalized"
 BLOCK = 32
@@ -229,6 +230,19 @@ def test_threads_give_the_same_answer(make: MakeEngine, bundle: Bundle, engine: 
     np.testing.assert_allclose(
         other.run(batch, [MEAN])[MEAN], engine.run(batch, [MEAN])[MEAN], rtol=0, atol=1e-6
     )
+
+
+def test_whoever_waits_for_a_stream_of_a_closed_engine_is_told(bundle: Bundle) -> None:
+    """He would else wait for ever, for a run that nobody will end."""
+    engine = OpenVinoEngine(bundle, threads=1)
+    taken = engine._requests.get()
+    with ThreadPoolExecutor(3) as callers:
+        waiting = [callers.submit(engine.run, pad_batch([row(2, 3)], 0), [MEAN]) for _ in range(3)]
+        engine.close()
+        for caller in waiting:
+            with pytest.raises(RuntimeError, match="closed"):
+                caller.result(HANG_LIMIT_S)
+    del taken
 
 
 def test_weights_behind_a_link_load_and_need_no_file_afterwards(
