@@ -272,6 +272,15 @@ class DynamicBatcher(Generic[Item, Result]):
         """
         self._admit(items, tokens)
 
+    def ensure_likely_room(self, tokens: int) -> None:
+        """Raise where a request of about so many tokens, or more, finds no room.
+
+        Raises:
+            OverloadedError: the queue has no room.
+        """
+        if self._tokens.lack(tokens):
+            raise self._overloaded()
+
     # -- admission -------------------------------------------------------------------------------------------
 
     def _admit(self, items: int, tokens: int) -> tuple[int, int]:
@@ -280,18 +289,21 @@ class DynamicBatcher(Generic[Item, Result]):
             raise UnavailableError(self.failure or f"{self.name} is not accepting work")
         share_items, share_tokens = self._items.share(items), self._tokens.share(tokens)
         if share_items is None or share_tokens is None:
-            by_time = self._tokens.limit < self.limits.max_queue_tokens
-            raise OverloadedError(
-                f"the queue of {self.name} has no room: {self._items.taken} of {self._items.limit} texts "
-                f"(CONCHE_BATCHING__MAX_QUEUE_ITEMS) and {self._tokens.taken} of {self._tokens.limit} tokens "
-                + (
-                    f"({self.limits.max_queue_s:g} s of work, CONCHE_BATCHING__MAX_QUEUE_SECONDS) are waiting"
-                    if by_time
-                    else "(CONCHE_BATCHING__MAX_QUEUE_TOKENS) are waiting"
-                ),
-                retry_after_s=self.retry_after_s,
-            )
+            raise self._overloaded()
         return share_items, share_tokens
+
+    def _overloaded(self) -> OverloadedError:
+        by_time = self._tokens.limit < self.limits.max_queue_tokens
+        return OverloadedError(
+            f"the queue of {self.name} has no room: {self._items.taken} of {self._items.limit} texts "
+            f"(CONCHE_BATCHING__MAX_QUEUE_ITEMS) and {self._tokens.taken} of {self._tokens.limit} tokens "
+            + (
+                f"({self.limits.max_queue_s:g} s of work, CONCHE_BATCHING__MAX_QUEUE_SECONDS) are waiting"
+                if by_time
+                else "(CONCHE_BATCHING__MAX_QUEUE_TOKENS) are waiting"
+            ),
+            retry_after_s=self.retry_after_s,
+        )
 
     def _feed(self, request: Request[Item, Result]) -> None:
         """Move upcoming entries into the waiting room as far as the request's share allows."""

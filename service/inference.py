@@ -43,11 +43,12 @@ from service.execution import ExecutionThreads, StalledError
 from service.places import Places
 from service.request_trace import Attribute, PastStage, RequestTrace, stage, trace_of_request
 from service.request_work import work_of_request
-from service.token_estimate import TokenEstimate
+from service.token_estimate import TokenEstimate, utf8_sizes
 
 Pooling = Literal["cls", "mean"]
 Value = TypeVar("Value")
 Other = TypeVar("Other")
+Text = TypeVar("Text", str, TextOrPair)
 
 # What a job of the tokenising threads takes at most. A request has one job there at a time, so that a small
 # one waits for one job of each other request; this size keeps a job to some 15 ms. One text may be longer.
@@ -61,6 +62,9 @@ _CHARACTERS_IN_PLACE: Final = 512
 _CHARACTERS_PER_TOKEN: Final = 4
 # The fewest tokens a text can come to, for the check made before tokenising: two special ones and a word.
 _LEAST_TOKENS: Final = 3
+# Of the requests that only an estimate of their tokens refuses one in so many is tokenised all the same: what
+# is refused unread teaches nothing, and an estimate that is too high would stay so while much waits.
+_READ_ALL_THE_SAME: Final = 16
 # What any model can read: run by itself after a run that went wrong.
 _KNOWN_TEXT: Final = "1"
 # So often in a row, each at least so long after the one before, there was no memory even for that text: it
@@ -277,6 +281,7 @@ class _Model:
         self._texts = Places(self.limits.max_queue_items)  # of these, in tokenisation
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
         self._estimate = TokenEstimate()
+        self._refused_unread = 0
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
             self._run,
             length=lambda row: len(row.input_ids),
@@ -317,11 +322,11 @@ class _Model:
 
     async def tokenize(
         self,
-        texts: Sequence[Other],
+        texts: Sequence[Text],
         *,
         sizes: Sequence[int],
         param: str,
-        read: Callable[[int, Sequence[Other]], list[Value]],
+        read: Callable[[int, Sequence[Text]], list[Value]],
         most_tokens: int | None = None,
     ) -> list[Value]:
         """Map ``read(position of the first, texts)``, which tokenises, over the texts in the threads for it.
@@ -334,10 +339,9 @@ class _Model:
             UnavailableError: the model does not take work, or tokenising hangs.
             InvalidTextError: a text holds half of a surrogate pair.
         """
-        expected = self._estimate.at_least(sizes, most=most_tokens)
-        self.batcher.ensure_room(len(texts), max(expected, len(texts) * _LEAST_TOKENS))
+        self._ensure_room(texts, most_tokens)
 
-        def work(first: int, chunk: Sequence[Other]) -> list[Value]:
+        def work(first: int, chunk: Sequence[Text]) -> list[Value]:
             try:
                 return read(first, chunk)
             except NotTextError as error:
@@ -366,6 +370,20 @@ class _Model:
         if self.observer is not None:
             self.observer.on_tokenize(seconds)
         return prepared
+
+    def _ensure_room(self, texts: Sequence[TextOrPair], most_tokens: int | None) -> None:
+        """Refuse what will find no room, as far as can be told without tokenising it.
+
+        Raises:
+            OverloadedError, UnavailableError: as `tokenize`.
+        """
+        self.batcher.ensure_room(len(texts), len(texts) * _LEAST_TOKENS)
+        try:
+            self.batcher.ensure_likely_room(self._estimate.at_least(utf8_sizes(texts), most=most_tokens))
+        except OverloadedError:
+            self._refused_unread += 1
+            if self._refused_unread % _READ_ALL_THE_SAME:
+                raise
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -425,9 +443,9 @@ class _Model:
                 raise UnavailableError(str(error)) from error
         return results
 
-    async def run(self, rows: Sequence[_Row], *, characters: int) -> list[NDArray[np.float32]]:
-        """Have the batcher run what texts of so many characters came to."""
-        self._estimate.note(characters, sum(len(row.input_ids) for row in rows))
+    async def run(self, rows: Sequence[_Row], *, texts: Sequence[TextOrPair]) -> list[NDArray[np.float32]]:
+        """Have the batcher run the rows that ``texts`` came to."""
+        self._estimate.note(sum(utf8_sizes(texts)), sum(len(row.input_ids) for row in rows))
         trace = trace_of_request()
         log = None if trace is None or not trace.recorded else RequestLog(trace.trace_id)
         try:
@@ -705,9 +723,7 @@ class Embedder(_Served):
 
         with self._model.request():
             tokenized = await self._read(texts, options, param)
-            pooled = await self._model.run(
-                [_Row(text.input_ids, output) for text in tokenized], characters=sum(map(len, texts))
-            )
+            pooled = await self._model.run([_Row(text.input_ids, output) for text in tokenized], texts=texts)
             finished = await self._finish(pooled, options)
         return EmbeddingResult(finished, *self._accounts(tokenized))
 
@@ -739,8 +755,7 @@ class Embedder(_Served):
             if max_numbers is not None and numbers > max_numbers:
                 raise TooManyNumbersError(numbers)
             states = await self._model.run(
-                [_Row(text.input_ids, "last_hidden_state") for text in tokenized],
-                characters=sum(map(len, texts)),
+                [_Row(text.input_ids, "last_hidden_state") for text in tokenized], texts=texts
             )
         for index, state in enumerate(states):
             if not np.isfinite(state).all():
@@ -920,9 +935,7 @@ class EntityTagger(_Served):
             documents = await self._model.tokenize(texts, sizes=sizes, param=param, read=read)
             windows = [document.windows for document in documents]
             logits = iter(
-                await self._run_once_each(
-                    [window for of_text in windows for window in of_text], characters=sum(sizes)
-                )
+                await self._run_once_each([window for of_text in windows for window in of_text], texts)
             )
             outputs = [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
@@ -944,7 +957,7 @@ class EntityTagger(_Served):
         return tagged
 
     async def _run_once_each(
-        self, windows: Sequence[Window], *, characters: int
+        self, windows: Sequence[Window], texts: Sequence[str]
     ) -> list[NDArray[np.float32]]:
         """Run windows, equal ones once: one character a million times over has a thousand of them."""
         places: dict[bytes, int] = {}
@@ -955,7 +968,7 @@ class EntityTagger(_Served):
             if place == len(rows):
                 rows.append(_Row(window.input_ids, "logits"))
             of_windows.append(place)
-        logits = await self._model.run(rows, characters=characters)
+        logits = await self._model.run(rows, texts=texts)
         return [logits[place] for place in of_windows]
 
     def _check_labels(self, labels: frozenset[str] | None) -> None:
@@ -1061,7 +1074,7 @@ class Classifier(_Served):
                 items, sizes=sizes, param=param, read=read, most_tokens=self._max_tokens
             )
             rows = [_Row(one.input_ids, "sequence_logits", one.token_type_ids) for one in sequences]
-            logits = np.stack(await self._model.run(rows, characters=sum(sizes)))
+            logits = np.stack(await self._model.run(rows, texts=items))
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():
             index = int(np.argmin(finite))

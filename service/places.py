@@ -29,6 +29,14 @@ class Places:
         self.limit = limit
         self.taken = 0
 
+    def lack(self, wanted: int) -> bool:
+        """Whether a request that takes so much, or more, finds no room; for an estimate.
+
+        Said of a small request only: a larger one may be small after all, or be let in by its share.
+        """
+        free = max(0, self.limit - self.taken)
+        return self.taken > 0 and min(wanted, max(1, self.limit // _SMALL_PART)) > free
+
     def share(self, wanted: int) -> int | None:
         """The most places that a request may take at a time; None = there is no room for it.
 

@@ -955,6 +955,31 @@ async def test_texts_that_will_have_no_room_are_not_tokenised(
         assert (await embedder.embed(many, PLAIN)).tokens == [5] * 5
 
 
+async def test_an_estimate_that_is_too_high_is_put_right_while_much_waits(
+    embedding_bundle: Bundle, budget: ComputeBudget
+) -> None:
+    """Of what it refuses some is tokenised; else its fault would last as long as the queue."""
+    engine = FakeEngine(size=32)
+    tokenizer = Tokenizer.from_bundle(embedding_bundle)
+    limits = BatchingLimits(max_queue_tokens=400)
+    async with Embedder(
+        embedding_bundle.manifest, tokenizer, engine, budget=budget, limits=limits
+    ) as embedder:
+        engine.gate.clear()
+        waiting = [asyncio.create_task(embedder.embed(["hello"], PLAIN))]
+        await until(lambda: engine.entered == 1)
+        waiting += [asyncio.create_task(embedder.embed(["cat"] * 4, PLAIN)) for _ in range(30)]
+        await until(lambda: embedder.batcher.queued_tokens == 360)
+        longer = ["return order world"] * 5  # 25 tokens of 40; by what short texts came to, 45
+        for _ in range(15):
+            with pytest.raises(OverloadedError):
+                await embedder.embed(longer, PLAIN)
+        waiting.append(asyncio.create_task(embedder.embed(longer, PLAIN)))
+        await until(lambda: embedder.batcher.queued_tokens == 385)
+        engine.gate.set()
+        await asyncio.gather(*waiting)
+
+
 async def test_two_models_share_one_thread_and_its_fate(
     embedding_bundle: Bundle, ner_bundle: Bundle, budget: ComputeBudget
 ) -> None:

@@ -60,3 +60,21 @@ def test_a_lowered_limit_keeps_others_out_until_there_is_room() -> None:
     assert (places.share(1), places.share(100), places.share(0)) == (None, None, 0)
     places.taken = 39
     assert places.share(1) == 1
+
+
+@given(
+    limit=st.integers(1, 1000),
+    taken=st.integers(0, 1200),
+    wanted=st.integers(0, 2000),
+    more=st.integers(0, 999),
+)
+@settings(max_examples=500, deadline=None)
+def test_what_is_said_to_lack_room_would_be_refused(limit: int, taken: int, wanted: int, more: int) -> None:
+    """And so would more; of small requests it is said of all that would be."""
+    places, small = Places(limit), max(1, limit // 8)
+    places.taken = taken
+    if places.lack(wanted):
+        assert places.share(min(wanted, small)) is None
+        assert places.share(min(wanted, small) + more) is None
+    elif wanted <= small:
+        assert places.share(wanted) is not None or taken == 0
