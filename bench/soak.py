@@ -510,7 +510,7 @@ def picture(samples: Sequence[Sample], by_window: Sequence[Window]) -> str:
     )
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
+def start(folder: Path, engine: str, streams: int) -> tuple[subprocess.Popen[str], int]:
     """A service over the bundles that ship and some tiny ones; its process and port."""
     models = folder / "models"
     models.mkdir()
@@ -527,7 +527,8 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
         "CONCHE_NER_BUNDLE": ",".join(TAGGERS),
         "CONCHE_DATA_DIR": str(folder / "data"),
         "CONCHE_ADMIN": "true",
-        "CONCHE_ENGINE": "onnxruntime",  # the same in every run
+        "CONCHE_ENGINE": engine,
+        "CONCHE_STREAMS": str(streams),
         "CONCHE_PORT": "0",
         "CONCHE_LOG_FORMAT": "json",
         "SOAK_INSIDE": str(folder / "inside.json"),
@@ -573,7 +574,7 @@ def tell(minute: int, minutes: float, last: Sample, traffic: Traffic) -> None:
 
 def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run it; what was seen, as it is written down."""
-    process, port = start(folder)
+    process, port = start(folder, options.engine, options.streams)
     traffic = Traffic()
     pause_s = options.clients / options.rate
     threads = [
@@ -614,6 +615,8 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{read_processor().name}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
         "minutes": options.minutes,
+        "engine": options.engine,
+        "streams": options.streams,
         "clients": options.clients,
         "rate_wanted": options.rate,
         "requests": traffic.requests(),
@@ -643,6 +646,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rate", type=float, default=4.0, help="requests a second that all clients aim at")
     parser.add_argument("--reload-s", type=float, default=60.0, help="between two exchanges of the models")
+    parser.add_argument(
+        "--engine", default="onnxruntime", help="CONCHE_ENGINE (onnxruntime, as it is everywhere)"
+    )
+    parser.add_argument("--streams", type=int, default=1, help="CONCHE_STREAMS")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
