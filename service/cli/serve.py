@@ -1,6 +1,5 @@
 """``conche serve``: one process, one event loop, one copy of each model; or several such behind one port."""
 
-import gc
 import logging
 import os
 import resource
@@ -18,6 +17,7 @@ from model.runtime.allocation import bound_free_memory
 from model.runtime.threads import available_cpus, thread_count
 from service.cli import process
 from service.cli.announcement import announce
+from service.cli.garbage import expect_to_keep
 from service.cli.options import read_settings, settings_flags
 from service.cli.tls import TlsError, TlsFiles
 from service.cli.worker_link import WorkerLink
@@ -25,10 +25,6 @@ from service.log_config import configure_logging, label_lines
 from service.settings import OFF, Settings
 
 logger = logging.getLogger(__name__)
-
-# A start makes half a million objects, nearly all of which stay: to look for garbage among them takes a tenth
-# of the time.
-_RARELY: Final = (50_000, 20, 100)
 
 # Libraries, models, stores, the event loop, connections that are refused.
 _OTHER_FILES: Final = 256
@@ -117,8 +113,7 @@ def _serve(
     from service.bundle_reading import begin_reading
 
     bound_free_memory()
-    collection = gc.get_threshold()
-    gc.set_threshold(*_RARELY)
+    expect_to_keep()
     reader = begin_reading(settings)  # beside all that is imported from here on
     from service.app import create_app, create_metrics_app
     from service.cli.metrics_server import MetricsServer
@@ -129,7 +124,7 @@ def _serve(
     try:
         tls = _tls(settings)
         app = create_app(settings, services=partial(open_services, reader=reader), team=link)
-        server = Server(settings, app, tls=tls, link=link, began_at=began_at, collection=collection)
+        server = Server(settings, app, tls=tls, link=link, began_at=began_at)
         if metrics_listener is not None:
             server.metrics_server = MetricsServer(
                 create_metrics_app(settings, app.state.metrics, team=app.state.team),

@@ -7,7 +7,6 @@ supervisor starts a process that ended anew, and only some of them look at a pro
 """
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -23,6 +22,7 @@ from fastapi import FastAPI
 from service.cli.announcement import announce
 from service.cli.awake_clock import AwakeClock
 from service.cli.connections import BoundedServer, Connection, Connections
+from service.cli.garbage import keep_what_is_there
 from service.cli.greeting import greeting, summary
 from service.cli.metrics_server import MetricsServer
 from service.cli.process import LOST_MODEL, leave
@@ -61,7 +61,6 @@ class Server(BoundedServer):
         tls: TlsFiles | None = None,
         link: WorkerLink | None = None,
         began_at: float | None = None,
-        collection: tuple[int, int, int] | None = None,
     ) -> None:
         """Serve ``app``; nothing is loaded before `run_until_stopped`.
 
@@ -71,7 +70,6 @@ class Server(BoundedServer):
             tls: for https; None = plain HTTP.
             link: to the supervisor of several workers, which this is one of; None = by itself.
             began_at: when the start began, as ``time.perf_counter`` tells it; None = now.
-            collection: ``gc``'s thresholds once the start is over; None = as they are.
         """
         metrics: Metrics = app.state.metrics
         connections = Connections(settings.limits, metrics)
@@ -101,7 +99,6 @@ class Server(BoundedServer):
         if link is not None:
             link.on_hurry(self._stop_at_once)
         self._began_at = time.perf_counter() if began_at is None else began_at
-        self._collection = collection
         self._forced_by: int | None = None
         self._stopped_by: int | None = None
         self._lost_since: float | None = None
@@ -151,8 +148,7 @@ class Server(BoundedServer):
                 leave(self.exit_code)  # what is still loading cannot be stopped, and would be waited for
             raise
         self._watchdog.started()
-        if self._collection is not None:
-            gc.set_threshold(*self._collection)
+        keep_what_is_there()
         if self.started and sockets:
             self.exit_code = 0
             seconds = time.perf_counter() - self._began_at

@@ -96,6 +96,40 @@ def test_the_greeting_says_what_is_served_and_its_requests_work(served: Running)
         assert httpx.post(url, json=json.loads(body), timeout=HANG_S).status_code == 200
 
 
+_COUNT_LOOKS = """
+import atexit, gc, json, os
+looks = [0, 0, 0]
+def note(phase, info):
+    looks[info["generation"]] += phase == "start"
+def tell():
+    with open(os.environ["LOOKS"], "w") as file:
+        json.dump({"kept": gc.get_freeze_count(), "looks": looks}, file)
+freeze = gc.freeze
+def freeze_and_count_anew():
+    freeze()
+    looks[:] = [0, 0, 0]
+gc.freeze = freeze_and_count_anew
+gc.callbacks.append(note)
+atexit.register(tell)
+"""
+
+
+def test_garbage_is_not_looked_for_among_what_the_start_made(models_folder: Path, tmp_path: Path) -> None:
+    """That stops the event loop for a tenth of a second, and found nothing."""
+    (tmp_path / "sitecustomize.py").write_text(_COUNT_LOOKS, encoding="utf-8")
+    process = _start(models_folder, PYTHONPATH=str(tmp_path), LOOKS=str(tmp_path / "looks"))
+    served = Running(process)
+    with httpx.Client(base_url=served.url, timeout=HANG_S) as client:
+        for _ in range(200):
+            assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
+    process.terminate()
+    process.communicate(timeout=HANG_S)
+    told = json.loads((tmp_path / "looks").read_text(encoding="utf-8"))
+    assert told["kept"] > 50_000
+    assert sum(told["looks"]) < 10  # of the young ones; one a request would be 200
+    assert told["looks"][2] == 0
+
+
 def test_an_offer_to_speak_http_2_is_passed_over(served: Running) -> None:
     """Java's client makes it with every request; the body still counts, and nothing fills the log."""
     offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAA"}
