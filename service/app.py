@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from service.access import Access, document_keys
 from service.api_keys import KeyFileError, KeyRing
 from service.cors import CorsHeaders, Preflight
+from service.direct_routes import DirectRoutes
 from service.errors import (
     ForbiddenError,
     RateLimitedError,
@@ -166,6 +167,7 @@ def create_app(
         app.state.startup_error = error
 
     # Added last = outermost.
+    app.add_middleware(DirectRoutes, routes=routes)
     app.add_middleware(BodyLimit, limit=settings.limits.max_body_bytes, within_s=settings.limits.body_seconds)
     _document(app, document_bodies)
     if keys is not None:

@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from service.absence import FaqFailedError, ModelFailedError, NoFaqError, NoModelError
 from service.admission import TooManyCharactersError
@@ -309,9 +310,16 @@ def error_response(error: ServiceError, request_id: str, path: str) -> Response:
     )
 
 
-def request_id_of(request: Request) -> str:
+def request_id_of(scope: Scope) -> str:
     """The id that the outermost middleware gave this request."""
-    return str(request.scope.get("conche.request_id", ""))
+    return str(scope.get("conche.request_id", ""))
+
+
+def service_error_response(scope: Scope, error: ServiceError) -> Response:
+    """The answer for ``error`` of the request of ``scope``, where access log and metrics find it."""
+    name_as_sent(error, scope.get("conche.body"))
+    scope["conche.error"] = error
+    return error_response(error, request_id_of(scope), scope["path"])
 
 
 def name_as_sent(error: ServiceError, body: object) -> None:
@@ -330,9 +338,7 @@ def install_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     async def on_service_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ServiceError)  # noqa: S101 - registered for this type below
-        name_as_sent(error, request.scope.get("conche.body"))
-        request.scope["conche.error"] = error  # for the access log and the metrics
-        return error_response(error, request_id_of(request), request.url.path)
+        return service_error_response(request.scope, error)
 
     async def on_validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type

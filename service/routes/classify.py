@@ -115,7 +115,7 @@ async def classify(
     rest = {
         "model": classifier.model_id,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        "id": f"classify-{request_id_of(request)}",
+        "id": f"classify-{request_id_of(request.scope)}",
         "created": int(time.time()),
     }
     return Response(

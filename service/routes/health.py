@@ -44,7 +44,7 @@ def _readiness(request: Request, reasons: list[str], team: Team) -> Response:
     if not reasons:
         return Response(orjson.dumps(body), media_type="application/json")
     error = UnavailableError("not ready: " + "; ".join(reasons))
-    refusal = error_response(error, request_id_of(request), request.url.path)
+    refusal = error_response(error, request_id_of(request.scope), request.url.path)
     both = orjson.loads(refusal.body) | body
     headers = {name: value for name, value in refusal.headers.items() if name != "content-length"}
     return Response(orjson.dumps(both), status_code=refusal.status_code, headers=headers)

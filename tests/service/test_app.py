@@ -77,8 +77,11 @@ async def test_a_body_is_parsed_once(client: httpx.AsyncClient, monkeypatch: pyt
         return parse_json(body)
 
     monkeypatch.setattr("service.json_body.parse_json", parse)
+    monkeypatch.setattr("service.direct_routes.parse_json", parse)
     assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
     assert len(bodies) == 1
+    assert (await client.post("/embed", json={"inputs": 1})).status_code == 422
+    assert len(bodies) == 2
 
 
 @pytest.mark.parametrize(("route", "param"), TEXT_ROUTES.items())
