@@ -843,10 +843,10 @@ def finish_vectors(
     Raises:
         InferenceError: a vector holds NaN or an infinity, or has no direction.
     """
-    vectors = np.stack(pooled)[:, : options.dimensions].astype(np.float64)
+    vectors = np.array(pooled, dtype=np.float64)[:, : options.dimensions]
     # Squares of float32 numbers and their sum fit into float64: not finite, or zero, only if the vector is.
     squares = np.einsum("nd,nd->n", vectors, vectors)
-    usable = np.isfinite(squares)
+    usable = squares < np.inf  # nor is NaN
     if options.normalize:
         usable &= squares > 0
     if not usable.all():

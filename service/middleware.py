@@ -9,7 +9,6 @@ import logging
 import random
 import re
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -108,7 +107,7 @@ class RequestContext:
             return
         started_at = time.perf_counter()
         wanted = Headers(scope=scope).get("x-request-id", "")
-        request_id = wanted if _SANE_ID.fullmatch(wanted) else uuid.uuid4().hex
+        request_id = wanted if _SANE_ID.fullmatch(wanted) else random.randbytes(16).hex()  # noqa: S311 - no secret
         scope["conche.request_id"] = request_id
         _drop_trailing_slash(scope)
         token = request_id_var.set(request_id)

@@ -414,6 +414,9 @@ def check_characters(string: str, index: int | None) -> None:
 
 def _is_empty(encoding: tokenizers.Encoding, text: str, prefix_length: int) -> bool:
     """Whether each token is special, or of the prefix, or has no extent but white space."""
+    first = len(text) - len(text.lstrip())
+    if first < len(text) and encoding.char_to_token(prefix_length + first) is not None:
+        return False  # as nearly always, and without lists of all tokens
     for (start, end), special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
         own = slice(max(start - prefix_length, 0), max(end - prefix_length, 0))
         if not special and not (text[own].isspace() or text[own] == ""):
