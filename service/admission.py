@@ -60,19 +60,21 @@ class TextLimits:
             TooManyInputsError: more than ``max_inputs``.
             TooManyCharactersError: one text or all together have too many characters.
         """
-        items = [(text,) if isinstance(text, str) else text for text in texts]
-        self.admit_sizes([sum(map(len, item)) for item in items], param=param)
-        self.admit_sizes(
-            [sum(map(self._normalised_length, item)) for item in items],
-            param=param,
-            unit="characters, normalised,",
-        )
+        sizes = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
+        self.admit_sizes(sizes, param=param)
+        if max(sizes) * _MOST_PER_CHARACTER > self.max_text_characters:
+            self.admit_sizes(
+                [sum(map(self._normalised_length, _parts(text))) for text in texts],
+                param=param,
+                unit="characters, normalised,",
+            )
         if self.read_empty and not needed:
             return
-        for index, item in enumerate(items):
-            for place, text in enumerate(item):
-                if not text or text.isspace():
-                    which = f"the {('first', 'second')[place]} text of " if len(item) > 1 else ""
+        for index, text in enumerate(texts):
+            parts = _parts(text)
+            for place, part in enumerate(parts):
+                if not part or part.isspace():
+                    which = f"the {('first', 'second')[place]} text of " if len(parts) > 1 else ""
                     raise EmptyInputError(f"{which}{param}[{index}] is empty", index=index, param=param)
 
     def _normalised_length(self, text: str) -> int:
@@ -94,6 +96,8 @@ class TextLimits:
                 setting="CONCHE_LIMITS__MAX_INPUTS",
                 param=param,
             )
+        if max(sizes) <= self.max_text_characters and sum(sizes) <= self.max_total_characters:
+            return
         total = 0
         for index, size in enumerate(sizes):
             total += size
@@ -111,3 +115,7 @@ class TextLimits:
                     index=index,
                     param=param,
                 )
+
+
+def _parts(text: str | tuple[str, str]) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text

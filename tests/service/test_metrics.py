@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -24,7 +25,7 @@ from service.faq.entries import FaqEntry
 from service.faq.sqlite_store import SqliteFaqStore
 from service.faq.store import Write
 from service.inference import ComputeBudget, Embedder, EmbeddingOptions
-from service.metrics import TEXT_CONTENT_TYPE, Metrics, openmetrics_version
+from service.metrics import TEXT_CONTENT_TYPE, Metrics, RowHistogram, openmetrics_version
 from tests.bundles import write_tiny_embedding_bundle, write_tiny_ner_bundle
 from tests.fakes import FakeEngine, until
 from tests.service.faq.hashing_embedder import HashingEmbedder
@@ -375,6 +376,27 @@ def test_a_request_is_counted_by_route_status_and_code(metrics: Metrics) -> None
     }
     assert after["conche_request_duration_seconds_bucket{le=0.003,route=/embed}"] == 0
     assert after["conche_request_duration_seconds_bucket{le=0.004,route=/embed}"] == 4
+
+
+@given(st.lists(st.floats(0, 100) | st.sampled_from([0.0, 0.1, 0.25, 1.0]), max_size=50))
+def test_rows_seen_at_once_count_as_one_by_one(amounts: list[float]) -> None:
+    """In the library's counters, which it may change."""
+    registry = CollectorRegistry()
+    together = RowHistogram("together", "", ("model",), buckets=(0.1, 0.25, 1.0), registry=registry)
+    apart = Histogram("apart", "", ("model",), buckets=(0.1, 0.25, 1.0), registry=registry)
+    together.labels("a").observe_all(amounts)
+    one_by_one = apart.labels("a")
+    for amount in amounts:
+        one_by_one.observe(amount)
+    seen, wanted = (
+        {
+            (sample.name.removeprefix(name), sample.labels.get("le")): sample.value
+            for sample in metric.samples
+            if not sample.name.endswith("_created")  # the moment
+        }
+        for metric, name in zip(registry.collect(), ("together", "apart"), strict=True)
+    )
+    assert seen == pytest.approx(wanted)
 
 
 def test_a_batch_is_measured(metrics: Metrics, manifest: Manifest) -> None:
