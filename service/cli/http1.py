@@ -8,7 +8,8 @@ Beside what uvicorn makes of it, here
 - trailers are not taken for headers,
 - methods that the parser does not know reach the application, which refuses them as it does others,
 - requests that come before the one in work is answered wait unread,
-- an answer of unknown length to HTTP/1.0 has no chunks, and who speaks it is not told to go on with a body.
+- an answer of unknown length to HTTP/1.0 has no chunks, and who speaks it is not told to go on with a body,
+- head and body of an answer are written together.
 """
 
 import asyncio
@@ -315,14 +316,52 @@ class _Exchange(RequestResponseCycle):
     """One request and its answer."""
 
     _until_closed = False  # whether the answer is as long as the connection is open (RFC 9112, 6.3)
+    _start: Any = None  # of an answer whose length is known; sent with the first of its body
 
     async def send(self, message: Any) -> None:
-        """Send a part of the answer; without chunks to HTTP/1.0, which does not know them."""
-        if self.scope["http_version"] == "1.0":
-            if message["type"] == "http.response.start":
-                names = {name.lower() for name, _ in message.get("headers", [])}
-                self._until_closed = b"content-length" not in names
+        """Send a part of the answer; without chunks to HTTP/1.0, which does not know them.
+
+        Head and body in one piece: two are two calls of the system, two packets, and two for the caller to
+        read.
+        """
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            if self.scope["http_version"] == "1.0":
+                self._until_closed = not has_length
                 self.chunked_encoding = False if self._until_closed else None
-            elif self._until_closed:  # uvicorn compares
-                self.expected_content_length = len(message.get("body", b""))
-        await super().send(message)
+            if has_length and self.scope["method"] != "HEAD":
+                self._start = message
+                return
+        elif self._until_closed:  # uvicorn compares
+            self.expected_content_length = len(message.get("body", b""))
+        if self._start is None:
+            await super().send(message)
+            return
+        start, self._start = self._start, None
+        transport = self.transport
+        self.transport = _HeadFirst(transport)
+        try:
+            await super().send(start)
+            await super().send(message)
+        finally:
+            self.transport = transport
+
+
+class _HeadFirst(asyncio.Transport):
+    """A transport, as far as an answer needs one, that keeps what is written first for what is next."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._head: bytes | bytearray | memoryview | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write ``data``, behind what came before it."""
+        if self._head is None:
+            self._head = data
+        else:
+            self._transport.writelines([self._head, data])
+
+    def close(self) -> None:
+        """Close, when all is written."""
+        self._transport.close()

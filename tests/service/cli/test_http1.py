@@ -43,6 +43,7 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
+        self.writes = 0
         self.closed = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -54,6 +55,7 @@ class Wire(asyncio.Transport):
         """Keep it."""
         assert not self.closed
         self.written += bytes(data)
+        self.writes += 1
 
     def close(self) -> None:
         """Take no more."""
@@ -80,6 +82,7 @@ class Outcome:
         failed: why the connection ended, if it did.
         in_work: the most requests that were begun at a time.
         held: the most bytes that waited.
+        writes: how often something was written.
     """
 
     seen: list[Seen] = field(default_factory=list)
@@ -87,6 +90,7 @@ class Outcome:
     failed: ServiceError | None = None
     in_work: int = 0
     held: int = 0
+    writes: int = 0
 
 
 class Subject(Http1Protocol):
@@ -151,7 +155,7 @@ def talk(*pieces: bytes, told_length: bool = True, steps: int = 20, **limits: in
             # A body that has not come whole by now never does.
             while (subject.held or subject.part != "body") and subject.in_work and not wire.closed:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        outcome.written = wire.written
+        outcome.written, outcome.writes = wire.written, wire.writes
         subject.connection_lost(None)
         await asyncio.sleep(0)
 
@@ -373,6 +377,15 @@ def test_an_answer_of_unknown_length_to_http_1_0_has_no_chunks() -> None:
     known = talk(b"GET / HTTP/1.0\r\n\r\n").written
     assert b"\r\ncontent-length: 3\r\n" in known
     assert known.endswith(b"\r\n\r\n0 /")
+
+
+def test_head_and_body_of_an_answer_are_written_together() -> None:
+    """But for answers that come bit by bit: their beginning is waited for."""
+    request = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
+    assert talk(request).writes == 2  # the application gives the body in two parts
+    assert talk(request, request).writes == 4
+    assert talk(request, told_length=False).writes == 3
+    assert talk(request.replace(b"GET", b"HEAD")).written.endswith(b"\r\n\r\n")
 
 
 def test_who_waits_to_be_asked_for_a_body_is_asked() -> None:
