@@ -62,7 +62,7 @@ class TextLimits:
         """
         sizes = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
         self.admit_sizes(sizes, param=param)
-        if max(sizes) * _MOST_PER_CHARACTER > self.max_text_characters:
+        if max(sizes) * _MOST_PER_CHARACTER > self.max_text_characters:  # else they are the same
             self.admit_sizes(
                 [sum(map(self._normalised_length, _parts(text))) for text in texts],
                 param=param,

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ServiceError
-from service.http_errors import service_error_response
+from service.http_errors import forget_frames, service_error_response
 from service.json_body import StrictJsonRoute, parse_json, require_json
 
 
@@ -153,6 +153,7 @@ class Arguments:
             values.append(await step.call(**step.arguments(request, values)))
         value, faults = self.validate(body, {}, loc=("body",))
         if faults:
+            forget_frames(faults)
             return None
         response: Response = await self.endpoint.call(
             **{self.body: value}, **self.endpoint.arguments(request, values)

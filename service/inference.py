@@ -846,7 +846,7 @@ def finish_vectors(
     vectors = np.array(pooled, dtype=np.float64)[:, : options.dimensions]
     # Squares of float32 numbers and their sum fit into float64: not finite, or zero, only if the vector is.
     squares = np.einsum("nd,nd->n", vectors, vectors)
-    usable = squares < np.inf  # nor is NaN
+    usable = squares < np.inf  # False for NaN, too
     if options.normalize:
         usable &= squares > 0
     if not usable.all():

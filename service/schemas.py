@@ -66,7 +66,7 @@ def _texts_or_ids(value: object, info: ValidationInfo) -> object:
         return [value]
     if not isinstance(value, list):
         raise ValueError("a text, a list of texts, or a list of token ids is wanted")
-    if set(map(type, value)) == {str}:
+    if set(map(type, value)) == {str}:  # as nearly always; below each is looked at
         return value
     if value and all(is_id(one) for one in value):
         return [value]

@@ -329,15 +329,18 @@ class _Exchange(RequestResponseCycle):
             if self.scope["http_version"] == "1.0":
                 self._until_closed = not has_length
                 self.chunked_encoding = False if self._until_closed else None
-            if has_length and self.scope["method"] != "HEAD":
-                self._start = message
+            if has_length and self.scope["method"] != "HEAD" and not self.response_started:
+                # Begun all the same: if no body comes, the connection is closed without another answer.
+                self._start, self.response_started = message, True
                 return
         elif self._until_closed:  # uvicorn compares
             self.expected_content_length = len(message.get("body", b""))
         if self._start is None:
             await super().send(message)
             return
-        start, self._start = self._start, None
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()  # here and not below, where nobody else must get at the transport
+        start, self._start, self.response_started = self._start, None, False
         transport = self.transport
         self.transport = _HeadFirst(transport)
         try:

@@ -1,6 +1,7 @@
 """The whole application over tiny real bundles: what holds on every path."""
 
 import asyncio
+import gc
 import inspect
 import json
 import subprocess
@@ -13,11 +14,12 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from service.app import ROUTERS
+from service.app import ROUTERS, create_app
 from service.errors import InvalidInputError
 from service.http_errors import _first_fault
 from service.json_body import parse_json
 from service.lifespan import StartupError
+from tests.fakes import until
 from tests.service.fakes_http import running, tiny_settings
 
 JSON = {"content-type": "application/json"}
@@ -308,3 +310,46 @@ async def test_the_first_request_finds_all_routes_worked_out(
         monkeypatch.setattr(pydantic.TypeAdapter, "__init__", refuse)
         assert (await client.get("/livez")).status_code == 200
         assert (await client.post("/embed", json={"inputs": "hello"})).status_code == 200
+
+
+_REFUSED = [
+    ("/embed", b'{"inputs": ""}', 422),
+    ("/embed", b'{"inputs": [1, 2]}', 422),
+    ("/embed", b'{"inputs"', 400),
+    ("/embed", b'{"inputs": {}}', 422),
+    ("/embed", b'{"inputs": "a", "truncate": 3}', 422),
+    ("/v1/embeddings", b'{"input": "a", "model": "nobody"}', 404),
+    ("/search", b'{"query": "a", "collection": "nobody"}', 404),
+    ("/models/tiny-embedding/pipeline/feature-extraction", b'{"inputs": {}}', 422),
+    ("/nowhere", b"{}", 404),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status"), _REFUSED)
+async def test_nothing_of_a_refused_request_waits_for_the_garbage_collector(
+    client: httpx.AsyncClient, path: str, body: bytes, status: int
+) -> None:
+    """Its body may have 16 MB, and the collector looks when 10,000 objects are new."""
+
+    def scopes() -> int:
+        return sum(1 for one in gc.get_objects() if type(one) is dict and "conche.request_id" in one)
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            answer = await client.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == status
+        await until(lambda: scopes() == 0)  # a thread may have the last one for a moment
+    finally:
+        gc.enable()
+
+
+def test_routers_are_included_with_nothing_of_their_own(models_folder: Path) -> None:
+    """Direct routes would pass over a dependency that came so, and that may keep strangers out."""
+    app = create_app(tiny_settings(models_folder))
+    included = [route.include_context for route in app.routes if hasattr(route, "include_context")]
+    assert len(included) == len(ROUTERS)
+    for context in included:
+        assert not context.dependencies
+        assert not context.prefix

@@ -129,7 +129,7 @@ def _client(app: FastAPI) -> httpx.AsyncClient:
 
 
 @pytest.fixture
-def unasked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def times_asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often FastAPI looked for arguments."""
     calls = 0
     solve = routing.solve_dependencies
@@ -158,16 +158,18 @@ async def test_answers_are_those_of_fastapi(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["whole", "size", "request", "refusing"])
-async def test_fastapi_is_not_asked(name: str, unasked: Callable[[], int]) -> None:
+async def test_fastapi_is_not_asked(name: str, times_asked: Callable[[], int]) -> None:
     """Or each request would pay for it, and nobody would notice."""
     async with _client(_app(direct=True)) as client:
         await client.post(f"/{name}", json={"number": 3})
-        assert unasked() == 0
+        assert times_asked() == 0
         await client.post(f"/of/here/{name}", json={"number": 3})
-        assert unasked() == 1
+        assert times_asked() == 1
 
 
-async def test_the_busiest_routes_are_direct(unasked: Callable[[], int], client: httpx.AsyncClient) -> None:
+async def test_the_busiest_routes_are_direct(
+    times_asked: Callable[[], int], client: httpx.AsyncClient
+) -> None:
     """A parameter or a return type too many, and they would be slower again."""
     for path, body in (
         ("/embed", {"inputs": "hello"}),
@@ -176,7 +178,7 @@ async def test_the_busiest_routes_are_direct(unasked: Callable[[], int], client:
         ("/ner", {"inputs": "Ada lives in Paris"}),
     ):
         assert (await client.post(path, json=body)).status_code == 200, path
-    assert unasked() == 0
+    assert times_asked() == 0
 
 
 async def test_a_dependency_is_asked_once_a_request() -> None:

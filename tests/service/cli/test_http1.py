@@ -388,6 +388,31 @@ def test_head_and_body_of_an_answer_are_written_together() -> None:
     assert talk(request.replace(b"GET", b"HEAD")).written.endswith(b"\r\n\r\n")
 
 
+@pytest.mark.parametrize("raises", [True, False])
+def test_an_answer_whose_body_never_comes_ends_the_connection(*, raises: bool) -> None:
+    """No second answer behind a head, whose status is in the log and the metrics by then."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        headers = [(b"content-length", b"3")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if raises:
+            raise RuntimeError("a fault of ours")
+
+    async def connection() -> tuple[bytes, bool]:
+        limits = LimitsSettings()
+        subject = Subject(limits=limits, config=CONFIG, server_state=ServerState(), app_state={})
+        subject.app = application
+        wire = Wire()
+        subject.connection_made(wire)
+        subject.data_received(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return wire.written, wire.closed
+
+    assert asyncio.run(connection()) == (b"", True)
+
+
 def test_who_waits_to_be_asked_for_a_body_is_asked() -> None:
     """When the application wants it."""
     head = b"POST / HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
