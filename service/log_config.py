@@ -22,7 +22,7 @@ def configure_logging(
     """Send everything at ``level`` and above to ``stream`` (stderr by default), ours and uvicorn's alike."""
     # No line tells thread, process or place of the call, so that none has to find them out.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001 - as the library's documentation has it
+    logging._srcfile = None  # noqa: SLF001 - see Optimization in its HOWTO
     target = sys.stderr if stream is None else stream
     as_json = line_format == "json" or (line_format == "auto" and not target.isatty())
     handler = logging.StreamHandler(target)
