@@ -25,7 +25,7 @@ import orjson
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 from service.faq.calibration import EVIDENCE_HITS, Calibration, fit_calibration, texts_to_measure

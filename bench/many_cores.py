@@ -31,7 +31,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tokenization import Tokenizer
 from service.faq.queries import demo_queries
 from service.settings import Settings

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OUTPUT_NAMES, OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import OUTPUT_NAMES, pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 HIDDEN, HEADS, LAYERS = 384, 12, 12
 SHAPES = ((1, 12), (32, 16), (8, 64), (2, 256))

@@ -30,7 +30,8 @@ from model.export.golden import TEXTS
 from model.export.graph import GraphModule
 from model.export.writer import write_bundle
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OUTPUT_NAMES, OnnxRuntimeEngine, TokenBatch, pad_batch
+from model.runtime.engine import OUTPUT_NAMES, TokenBatch, pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 from service.faq.entry_files import demo_entries

@@ -510,7 +510,7 @@ def picture(samples: Sequence[Sample], by_window: Sequence[Window]) -> str:
     )
 
 
-def start(folder: Path, engine: str, streams: int) -> tuple[subprocess.Popen[str], int]:
+def start(folder: Path, engine: str, streams: str) -> tuple[subprocess.Popen[str], int]:
     """A service over the bundles that ship and some tiny ones; its process and port."""
     models = folder / "models"
     models.mkdir()
@@ -528,7 +528,7 @@ def start(folder: Path, engine: str, streams: int) -> tuple[subprocess.Popen[str
         "CONCHE_DATA_DIR": str(folder / "data"),
         "CONCHE_ADMIN": "true",
         "CONCHE_ENGINE": engine,
-        "CONCHE_STREAMS": str(streams),
+        "CONCHE_STREAMS": streams,
         "CONCHE_PORT": "0",
         "CONCHE_LOG_FORMAT": "json",
         "SOAK_INSIDE": str(folder / "inside.json"),
@@ -649,7 +649,7 @@ def main() -> None:
     parser.add_argument(
         "--engine", default="onnxruntime", help="CONCHE_ENGINE (onnxruntime, as it is everywhere)"
     )
-    parser.add_argument("--streams", type=int, default=1, help="CONCHE_STREAMS")
+    parser.add_argument("--streams", default="auto", help="CONCHE_STREAMS")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -112,7 +112,8 @@ class DynamicBatcher(Generic[Item, Result]):
         computed_tokens: for how many tokens ``run_batch`` computes, of rows of such lengths; None = rows
             times longest row.
         padding_cost: what a token of padding costs beside one of a text, 0 to 1.
-        execution: the threads shared with the other batchers of the process; so many batches run at a time.
+        execution: the threads shared with the other batchers of the process.
+        streams: batches at a time, as far as there are threads for them; None = one for each thread.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
         on_batch: called after each run; what it raises is logged and goes no further.
@@ -126,6 +127,7 @@ class DynamicBatcher(Generic[Item, Result]):
         computed_tokens: Callable[[Sequence[int]], int] | None = None,
         padding_cost: float = 1.0,
         execution: ExecutionThreads,
+        streams: int | None = None,
         limits: BatchingLimits | None = None,
         name: str = "model",
         on_batch: Callable[[BatchStats], None] | None = None,
@@ -137,6 +139,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._computed_tokens = computed_tokens or _padded
         self._padding_cost = padding_cost
         self._execution = execution
+        self._streams = execution.threads if streams is None else streams
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
         self._requests: set[Request[Item, Result]] = set()  # admitted and not yet answered
@@ -376,11 +379,11 @@ class DynamicBatcher(Generic[Item, Result]):
                 request.fail(UnavailableError(reason))
 
     async def _run_streams(self) -> None:
-        """Have a task for each thread run batches until nothing is left after the end, or one fails."""
+        """Have a task for each stream run batches until nothing is left after the end, or one fails."""
         loop = asyncio.get_running_loop()
         streams = [
             loop.create_task(self._run_batches(), name=f"stream {number + 1} of {self.name}")
-            for number in range(self._execution.threads)
+            for number in range(self._streams)
         ]
         waiting = set(streams)
         try:

@@ -76,8 +76,9 @@ class BundleReader:
             EngineUnavailableError: the engine that is set is not there.
             StreamsError: there is not a thread for each stream.
         """
-        threads, streams = compute_threads(settings), settings.streams
-        if streams > threads:
+        threads = compute_threads(settings)
+        streams = None if settings.streams == "auto" else settings.streams
+        if streams is not None and streams > threads:
             there = "is 1" if threads == 1 else f"are {threads}"
             raise StreamsError(
                 f"CONCHE_STREAMS={streams}: each needs a thread, and there {there} "

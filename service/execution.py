@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,10 @@ Result = TypeVar("Result")
 # A hung job shows no progress in this many waits of stall_timeout_s / _STALL_CHECKS in a row. One long wait
 # would not do: a process that was paused (docker pause, a debugger) comes back with one wait expired.
 _STALL_CHECKS: Final = 4
+
+
+_Entry = tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None
+"""A job and who waits for it; None = the thread is to end."""
 
 
 class StalledError(Exception):
@@ -45,17 +50,17 @@ class ExecutionThreads:
         *,
         at_start: Callable[[], None] | None = None,
     ) -> None:
-        self.threads = threads
-        self._jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self.threads = 0
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[_Entry] = deque()  # for a thread
+        # Of the threads that have nothing to do, what each takes its jobs from. The last to have worked gets
+        # the next: jobs that come one at a time stay with one thread, and it with the caches of a core.
+        self._idle: list[queue.SimpleQueue[_Entry]] = []
         self._progress = 0
-        self._busy = [False] * threads
         self._failure: str | None = None
         self._at_start = at_start
-        names = [name] if threads == 1 else [f"{name}-{number + 1}" for number in range(threads)]
-        for number, one in enumerate(names):
-            threading.Thread(target=self._work, args=(number,), name=one, daemon=True).start()
+        self.grow(threads)
 
     @property
     def failure(self) -> str | None:
@@ -69,8 +74,17 @@ class ExecutionThreads:
 
     @property
     def free(self) -> int:
-        """Threads without a job, of which none waits; near enough while others submit or finish."""
-        return max(0, self.threads - sum(self._busy) - self._jobs.qsize())
+        """Threads without a job, of which none waits."""
+        return len(self._idle)
+
+    def grow(self, threads: int) -> None:
+        """Have so many threads at least from now on; must not be called by two threads at a time."""
+        for number in range(self.threads, threads):
+            name = self._name if number == 0 else f"{self._name}-{number + 1}"
+            own: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
+            self.threads = number + 1
+            self._offer(own)
+            threading.Thread(target=self._work, args=(own,), name=name, daemon=True).start()
 
     def submit(self, job: Callable[[], Result]) -> concurrent.futures.Future[Result]:
         """Run ``job`` behind those submitted before it.
@@ -81,7 +95,7 @@ class ExecutionThreads:
         if self._failure is not None:
             raise StalledError(self._failure)
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-        self._jobs.put((future, job))
+        self._put((future, job))
         if self._failure is not None:  # given up just now, by another thread: nobody would come for the job
             self.give_up(self._failure)
         return future
@@ -141,6 +155,21 @@ class ExecutionThreads:
         self.give_up(reason)
         raise StalledError(reason)
 
+    def _put(self, entry: _Entry) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle.pop().put(entry)
+            else:
+                self._waiting.append(entry)
+
+    def _offer(self, own: queue.SimpleQueue[_Entry]) -> None:
+        """Give the thread that takes its jobs from ``own`` the next, or note that it has nothing to do."""
+        with self._lock:
+            if self._waiting:
+                own.put(self._waiting.popleft())
+            else:
+                self._idle.append(own)
+
     def _watch(
         self, future: concurrent.futures.Future[Any], reason: str, interval_s: float, checks: int
     ) -> None:
@@ -165,51 +194,61 @@ class ExecutionThreads:
     def give_up(self, reason: str) -> None:
         """Mark the threads as lost to a job that hangs; those behind it fail at once (``StalledError``)."""
         self._failure = self._failure or reason
-        with contextlib.suppress(queue.Empty):
-            while True:
-                entry = self._jobs.get_nowait()
-                if entry is not None and entry[0].set_running_or_notify_cancel():
-                    entry[0].set_exception(StalledError(reason))
+        with self._lock:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for entry in waiting:
+            _fail(entry, reason)
         self.close()  # should the job end after all, so does the thread
 
     def close(self) -> None:
         """End the threads behind the jobs they have; does not wait, since a job may hang."""
         for _ in range(self.threads):
-            self._jobs.put(None)
+            self._put(None)
 
-    def _work(self, number: int) -> None:
+    def _work(self, own: queue.SimpleQueue[_Entry]) -> None:
         running: list[concurrent.futures.Future[Any]] = []  # the one that the thread has, if any
         try:
-            self._do_jobs(number, running)
+            self._do_jobs(own, running)
         except BaseException as error:
             # Without this the jobs behind would wait for as long as a hang is waited for, and then be told
             # that one hung.
             reason = f"the thread {threading.current_thread().name} ended after {type(error).__name__}"
+            with self._lock:
+                if own in self._idle:
+                    self._idle.remove(own)
             self.give_up(reason)
             for future in running:
                 if not future.done():
                     future.set_exception(StalledError(reason))
+            while not own.empty():
+                _fail(own.get(), reason)
             logger.critical("%s", reason, exc_info=True)
 
-    def _do_jobs(self, number: int, running: list[concurrent.futures.Future[Any]]) -> None:
+    def _do_jobs(self, own: queue.SimpleQueue[_Entry], running: list[concurrent.futures.Future[Any]]) -> None:
         if self._at_start is not None:
             self._at_start()
-        while (entry := self._jobs.get()) is not None:
+        while (entry := own.get()) is not None:
             future, job = entry
             running.append(future)
-            self._busy[number] = True
             self._progress += 1
             if future.set_running_or_notify_cancel():
                 try:
                     result = job()
                 except BaseException as error:  # noqa: BLE001 - the thread outlives every job; its waiter is told
-                    self._busy[number] = False
+                    self._offer(own)  # first: whoever is told may have the next job
                     future.set_exception(error)
                 else:
-                    self._busy[number] = False
+                    self._offer(own)
                     future.set_result(result)
                     del result
-            self._busy[number] = False
+            else:
+                self._offer(own)
             self._progress += 1
             running.clear()
             del entry, future, job  # or the last batch would stay in memory until the next one
+
+
+def _fail(entry: _Entry, reason: str) -> None:
+    if entry is not None and entry[0].set_running_or_notify_cancel():
+        entry[0].set_exception(StalledError(reason))

@@ -213,18 +213,15 @@ class InferenceObserver(Protocol):
 class ComputeBudget:
     """The threads of one process that do the computing, whatever the number of models.
 
-    Args:
-        streams: model runs at a time; those of the engines, or fewer.
-
     Attributes:
         execution: runs the models.
     """
 
-    def __init__(self, streams: int = 1) -> None:
+    def __init__(self) -> None:
         # The tokenizer library would start a thread per core of the host, whatever the quota; here it works
         # in the threads below. It reads the variable at each call.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.execution = ExecutionThreads(threads=streams, at_start=give_way)
+        self.execution = ExecutionThreads(at_start=give_way)
         self._tokenizing = ExecutionThreads("conche-tokenize")
         self._tokenizing_long = ExecutionThreads("conche-tokenize-long")
 
@@ -235,6 +232,13 @@ class ComputeBudget:
         seconds of everyone.
         """
         return self._tokenizing if characters <= _CHARACTERS_PER_JOB else self._tokenizing_long
+
+    def make_room(self, streams: int) -> None:
+        """Let so many runs be at work at a time, at least.
+
+        Those of a model that has fewer streams, too: two such models may run at the same time then.
+        """
+        self.execution.grow(streams)
 
     @property
     def failure(self) -> str | None:
@@ -282,12 +286,14 @@ class _Model:
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
         self._estimate = TokenEstimate()
         self._refused_unread = 0
+        budget.make_room(engine.streams)
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
             self._run,
             length=lambda row: len(row.input_ids),
             computed_tokens=engine.computed_tokens,
             padding_cost=engine.padding_cost,
             execution=budget.execution,
+            streams=engine.streams,
             limits=self.limits,
             name=manifest.name,
             on_batch=None if observer is None else observer.on_batch,

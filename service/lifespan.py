@@ -64,7 +64,6 @@ class Services:
 
     Attributes:
         threads: of all model runs together.
-        streams: model runs at a time.
         models: those loaded.
         default_embedder, default_tagger, default_classifier, default_reranker: names of the models that serve
             requests which name none. Without a reranker set, the embedder ranks.
@@ -77,7 +76,6 @@ class Services:
     """
 
     threads: int
-    streams: int
     models: LoadedModels
     default_embedder: str | None = None
     default_tagger: str | None = None
@@ -89,6 +87,11 @@ class Services:
     faq_left_out: int = 0
     absences: dict[str, Absence] = field(default_factory=dict)
     draining: bool = False
+
+    @property
+    def streams(self) -> int:
+        """Model runs at a time: as many as the model has that has most."""
+        return max((loaded.engine.streams for loaded in self.models), default=1)
 
     @property
     def embedder(self) -> Embedder | None:
@@ -261,7 +264,7 @@ async def open_services(
             ThreadPoolExecutor(max(2, threads), thread_name_prefix="conche-worker")
         )
         cache_folder = cache_folder or settings.data_path()
-        budget = ComputeBudget(settings.streams)
+        budget = ComputeBudget()
         stack.callback(budget.close)
         models = LoadedModels(
             budget=budget,
@@ -269,7 +272,7 @@ async def open_services(
             reader=await asyncio.to_thread(_reader, settings, cache_folder, reader),
             observers=metrics,
         )
-        services = Services(threads, settings.streams, models)
+        services = Services(threads, models)
         if settings.input_ids == "cl100k":
             services.cl100k = await asyncio.to_thread(_read_cl100k, settings.openai_vocabulary)
         faq_folder = faq_folder or settings.data_path()

@@ -323,12 +323,10 @@ class Settings(BaseSettings):
         default="auto",
         description="Threads that compute; `auto` follows affinity and the cgroup's CPU quota.",
     )
-    streams: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Model runs at a time, among which the threads are divided. More than one answer more "
-        "under load, and one text by itself later, with its share of the cores (docs/workers.md).",
+    streams: Literal["auto"] | int = Field(
+        default="auto",
+        description="Model runs at a time, which share the threads. `auto`: two with ONNX Runtime, one with "
+        "OpenVINO, where a second one has a text by itself answered later (docs/workers.md).",
     )
     engine: Literal["auto", "onnxruntime", "openvino"] = Field(
         default="auto",
@@ -445,6 +443,13 @@ class Settings(BaseSettings):
                     f"{name.strip()}: the home folder is not known; set HOME, or write the path in full"
                 ) from error
         return value
+
+    @field_validator("streams")
+    @classmethod
+    def _streams_in_range(cls, streams: Literal["auto"] | int) -> Literal["auto"] | int:
+        if streams != "auto" and not 1 <= streams <= 64:
+            raise ValueError("must be auto or from 1 to 64")
+        return streams
 
     @field_validator("threads")
     @classmethod

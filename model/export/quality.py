@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
-from model.runtime.engine import Engine, OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import Engine, pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer
 

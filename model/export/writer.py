@@ -56,8 +56,9 @@ from model.runtime.bundle import (
     Task,
     faults_in,
 )
-from model.runtime.engine import GRAPH_NAME, OnnxRuntimeEngine, TokenBatch
+from model.runtime.engine import GRAPH_NAME, TokenBatch
 from model.runtime.golden import GOLDEN_NAME, check_golden
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import TOKENIZER_NAME
 from model.runtime.tokenization import Tokenizer as RuntimeTokenizer

@@ -60,12 +60,12 @@ class BudgetTuner:
     Args:
         tokens: what the operator set; None = to be measured.
         threads: of each engine.
-        streams: of each engine.
+        streams: of each engine, as set; None = as each has.
         folder: where budgets are kept; made when one is. None = nowhere.
     """
 
     def __init__(
-        self, tokens: int | None, *, threads: int, streams: int = 1, folder: Path | None = None
+        self, tokens: int | None, *, threads: int, streams: int | None = 1, folder: Path | None = None
     ) -> None:
         self._tokens = tokens
         self._threads = threads

@@ -1,26 +1,21 @@
 """Runs a bundle's graph: padded int64 arrays in, float32 arrays out.
 
-The interface of engines, and ONNX Runtime behind it: the reference, which is there on every machine. OpenVINO
-is in ``openvino_engine``; ``engine_choice`` says which of the two runs.
+The interface of engines, and what they have in common. ``onnxruntime_engine`` is the reference, which is
+there on every machine, ``openvino_engine`` the other; ``engine_choice`` says which of the two runs.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.runtime.allocation import return_freed_memory
-from model.runtime.bundle import Bundle, BundleError, Manifest, reading
-from model.runtime.processor import Processor
+from model.runtime.bundle import Bundle, BundleError, Manifest
 from model.runtime.threads import give_way
 
 Loaded = TypeVar("Loaded")
@@ -49,13 +44,6 @@ Precision = Literal["float32", "bfloat16"]
 _NO_MEMORY: Final = re.compile(
     r"failed to allocate memory|bad_?alloc|out of memory|not enough memory", re.IGNORECASE
 )
-
-CPU_PROVIDER: Final = "CPUExecutionProvider"
-# Its SkipLayerNormalization goes number by number: five times slower on CPUs than the vectorised sums
-# and LayerNormalization that it stands for (bench/README.md).
-_SLOWER_FUSIONS: Final = ["SkipLayerNormFusion"]
-# A promise of float32 is one of float32 products: CUDA would round their factors to 10 bits (TF32).
-_PROVIDER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -217,168 +205,6 @@ def load_gently(load: Callable[[], Loaded]) -> Loaded:
         return loader.submit(load).result()
 
 
-class OnnxRuntimeEngine:
-    """ONNX Runtime, on CPU unless other providers are asked for."""
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        threads: int,
-        streams: int = 1,
-        precision: Precision = "float32",
-        providers: Sequence[str] = (CPU_PROVIDER,),
-        trace_prefix: Path | None = None,
-    ) -> None:
-        """Load the graph and its weights.
-
-        Args:
-            bundle: a checked bundle.
-            threads: compute threads, the calling ones included; see ``threads.thread_count``.
-            streams: runs at a time, 1 to ``threads``, which share them.
-            precision: bfloat16 only where ``multiplies_bfloat16`` says so.
-            providers: ONNX Runtime's names for what computes, the first that can being taken for each
-                operator. Others than the CPU's have not been tried.
-            trace_prefix: time every operator of every run, and write that, as JSON, to a file whose name
-                begins so when the engine is closed.
-
-        Raises:
-            BundleError: the graph cannot be loaded, or has not the inputs and outputs of its task.
-        """
-        check_threads(threads, streams)
-        self.threads = threads
-        self.streams = streams
-        self.precision: Precision = precision
-        on = "" if tuple(providers) == (CPU_PROVIDER,) else f" on {', '.join(providers)}"
-        self.name = f"onnxruntime {ort.__version__}{on}"
-        self._rules = BatchRules.of(bundle.manifest)
-        self._session: ort.InferenceSession | None = load_gently(
-            # Each caller computes itself, beside a pool that all of them share.
-            lambda: _load_session(bundle, threads - streams + 1, precision, providers, trace_prefix)
-        )
-        self._traced = trace_prefix is not None
-        _check_signature(self._session, bundle)
-
-    @property
-    def padding_cost(self) -> float:
-        """1: it computes all of it."""
-        return 1.0
-
-    def computed_tokens(self, lengths: Sequence[int]) -> int:
-        """Rows times longest row."""
-        return len(lengths) * max(lengths)
-
-    def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Compute the named outputs for ``batch``.
-
-        The interpreter lock is free meanwhile. Whether values are finite is for the caller to check.
-
-        Raises:
-            ValueError: see ``BatchRules``.
-            RuntimeError: the engine is closed.
-        """
-        if self._session is None:
-            raise RuntimeError("the engine is closed")
-        self._rules.check(batch, outputs)
-        feeds = {name: getattr(batch, name) for name in INPUT_NAMES}
-        arrays = self._session.run(list(outputs), feeds)
-        return dict(zip(outputs, arrays, strict=True))
-
-    def close(self) -> None:
-        """Free the session and its memory. Closing twice is fine."""
-        if self._session is not None and self._traced:
-            self._session.end_profiling()
-        self._session = None
-
-
-def multiplies_bfloat16(processor: Processor) -> bool:
-    """Whether ONNX Runtime can multiply in bfloat16 there: on 64-bit Arm under Linux, with that extension.
-
-    Its x86 build has no such products for float32 graphs. Not tried here, for want of such a machine; what
-    comes out passes ``golden.check_alike`` or is not served.
-    """
-    return processor.system == "Linux" and processor.machine == "aarch64" and "bf16" in processor.features
-
-
-def _load_session(
-    bundle: Bundle,
-    threads: int,
-    precision: Precision,
-    providers: Sequence[str],
-    trace_prefix: Path | None,
-) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    if trace_prefix is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(trace_prefix)
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Waiting threads sleep. Spinning ones would shave some microseconds off each parallel section, but burn
-    # CPU between requests and whenever one thread lags; on a shared host or under a quota that time is taken
-    # from the event loop and the tokeniser, and a used-up quota stops the process for tens of milliseconds.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Weights are stored as small integers but computed in float32. Left alone, ONNX Runtime takes
-    # "dequantise, multiply" for a request to quantise the activations as well: errors near 0.1 that change
-    # with the batch. With this, the dequantisation is folded into a float32 weight once, at load.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    # Said in either case, so that a changed default cannot change vectors. Only builds for Arm read it.
-    options.add_session_config_entry(
-        "mlas.enable_gemm_fastmath_arm64_bfloat16", "1" if precision == "bfloat16" else "0"
-    )
-    # Patterns are kept per input shape; with any batch and any length they would only pile up.
-    options.enable_mem_pattern = False
-    options.log_severity_level = 3  # errors; they are raised as well
-    # By memory, not by path: ONNX Runtime refuses external data behind links, and bundles may share a table.
-    # It copies what it needs while loading, so the maps are free to go afterwards.
-    names = weight_files(bundle)
-    weights = []
-    for name in names:
-        with reading("graph", f"{bundle.path.name}/{name}"):
-            weights.append(np.memmap(bundle.file(name), dtype=np.uint8, mode="r"))
-    options.add_external_initializers_from_files_in_memory(
-        names, weights, [array.nbytes for array in weights]
-    )
-    # Models run one after another, so one arena for all holds the largest batch once, not once a model.
-    _prepare_environment()
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    with reading("graph", f"{bundle.path.name}/{GRAPH_NAME}"):
-        graph = bundle.file(GRAPH_NAME).read_bytes()
-    try:
-        session = ort.InferenceSession(
-            graph,
-            options,
-            providers=[(name, dict(_PROVIDER_OPTIONS.get(name, {}))) for name in providers],
-            disabled_optimizers=_SLOWER_FUSIONS,
-        )
-    except Exception as error:  # its exception types derive from Exception alone, one by one
-        raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME}: {error}") from error
-    return_freed_memory()
-    return session
-
-
-def weight_files(bundle: Bundle) -> list[str]:
-    """Names of the files that the graph's external data lies in."""
-    return sorted(name for name in bundle.manifest.files if name.endswith(WEIGHTS_SUFFIX))
-
-
-@functools.cache
-def _prepare_environment() -> None:
-    """Set up what ONNX Runtime has once a process: no telemetry, and one arena for all sessions."""
-    # Some builds report usage to their maker; this service reports to nobody.
-    ort.disable_telemetry_events()
-    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    ort.create_and_register_allocator(memory, None)
-
-
-def _check_signature(session: ort.InferenceSession, bundle: Bundle) -> None:
-    check_signature(
-        bundle,
-        inputs={node.name: node.type for node in session.get_inputs()},
-        outputs={node.name: node.type for node in session.get_outputs()},
-        types=("tensor(int64)", "tensor(float)"),
-    )
-
-
 def check_signature(
     bundle: Bundle, *, inputs: dict[str, str], outputs: dict[str, str], types: tuple[str, str]
 ) -> None:
@@ -401,3 +227,8 @@ def check_signature(
             f"{bundle.path.name}/{GRAPH_NAME} has inputs {inputs} and outputs {outputs}; task "
             f"{bundle.manifest.task} needs {expected_inputs} and {expected_outputs}",
         )
+
+
+def weight_files(bundle: Bundle) -> list[str]:
+    """Names of the files that the graph's external data lies in."""
+    return sorted(name for name in bundle.manifest.files if name.endswith(WEIGHTS_SUFFIX))

@@ -24,16 +24,14 @@ import onnxruntime as ort
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest
 from model.runtime.engine import (
-    CPU_PROVIDER,
     Engine,
-    OnnxRuntimeEngine,
     Precision,
     TokenBatch,
     load_gently,
-    multiplies_bfloat16,
     pad_batch,
 )
 from model.runtime.golden import prove
+from model.runtime.onnxruntime_engine import CPU_PROVIDER, OnnxRuntimeEngine, multiplies_bfloat16
 from model.runtime.processor import Processor, read_processor
 from model.runtime.records import read_record, write_record
 from model.runtime.tokenization import Tokenizer
@@ -43,10 +41,13 @@ logger = logging.getLogger(__name__)
 EngineName = Literal["onnxruntime", "openvino"]
 How = Literal["only", "measured", "remembered", "unmeasured"]
 
+# Where a run by itself loses nothing by it. What two gain is in bench/README.md (Two streams); more were not
+# measured, for want of cores.
+_STREAMS: Final = 2
 OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 _X86_BFLOAT16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
-_PROCEDURE: Final = 2
+_PROCEDURE: Final = 3
 # Tokens of the texts that are measured: one short text, and such as wait together when there is much to do.
 # Alike they never are, and engines differ in what they make of that (`Engine.padding_cost`).
 _ALONE: Final = (16,)
@@ -228,10 +229,17 @@ def open_engine(
     candidate: Candidate,
     *,
     threads: int,
-    streams: int = 1,
+    streams: int | None = 1,
     providers: Sequence[str] = (CPU_PROVIDER,),
 ) -> Engine:
-    """Load a bundle's graph into an engine that is there; unproved. Threads and streams are as of engines.
+    """Load a bundle's graph into an engine that is there; unproved.
+
+    Args:
+        bundle: a checked bundle.
+        candidate: which engine, and in what.
+        threads: of the engine.
+        streams: of the engine; None = two where that costs a run by itself nothing, else one.
+        providers: of ONNX Runtime.
 
     Raises:
         BundleError: the graph cannot be loaded.
@@ -239,7 +247,9 @@ def open_engine(
     if candidate.engine == "openvino":
         from model.runtime.openvino_engine import OpenVinoEngine  # noqa: PLC0415 - see above
 
-        return OpenVinoEngine(bundle, threads=threads, streams=streams, precision=candidate.precision)
+        return OpenVinoEngine(bundle, threads=threads, streams=streams or 1, precision=candidate.precision)
+    if streams is None:
+        streams = min(threads, _STREAMS) if tuple(providers) == (CPU_PROVIDER,) else 1
     return OnnxRuntimeEngine(
         bundle, threads=threads, streams=streams, precision=candidate.precision, providers=providers
     )
@@ -251,7 +261,7 @@ class EngineChooser:
     Args:
         wishes: of the operator.
         threads: of each engine.
-        streams: of each engine.
+        streams: of each engine; None = see ``open_engine``.
         folder: where choices are kept; made when something is. None = nowhere.
 
     Raises:
@@ -259,7 +269,7 @@ class EngineChooser:
     """
 
     def __init__(
-        self, wishes: EngineWishes, *, threads: int, streams: int = 1, folder: Path | None = None
+        self, wishes: EngineWishes, *, threads: int, streams: int | None = 1, folder: Path | None = None
     ) -> None:
         self._processor = read_processor()
         self._candidates = candidates(wishes, self._processor, folder)
@@ -323,7 +333,7 @@ class EngineChooser:
             streams=self._streams,
             providers=self._wishes.providers,
         )
-        if engine.streams < self._streams:
+        if self._streams is not None and engine.streams < self._streams:
             logger.warning(
                 "%s has %d streams of the %d asked for, since there are no more cores",
                 engine.name,
@@ -436,8 +446,9 @@ def measure(
 ) -> dict[Candidate, float]:
     """Seconds that each engine takes: geometric mean over sets of texts of the least of several times.
 
-    Each gets texts in batches as it would get them at work. The engines take turns, so that what else
-    runs here slows all of them; the least, because others can only make a run longer. It takes ``_SECONDS``.
+    Each gets texts in batches as it would get them at work: one by itself, and as many at a time as it has
+    streams. The engines take turns, so that what else runs here slows all of them; the least, because others
+    can only make a run longer. It takes ``_SECONDS``.
     """
     output = timed_output(manifest)
     sets = (_ALONE, _TOGETHER)
@@ -455,21 +466,27 @@ def measure(
             if done >= _LEAST_ROUNDS and time.perf_counter() >= ends_at:
                 break
             for candidate, engine in engines.items():
+                alone, together = batches[candidate]
                 seconds = [
-                    sum(timed_run(engine, batch, output, callers) for batch in parts) / engine.streams
-                    for parts in batches[candidate]
+                    sum(timed_run(engine, batch, output) for batch in alone),
+                    sum(timed_run(engine, batch, output, callers) for batch in together) / engine.streams,
                 ]
                 least[candidate] = np.minimum(least[candidate], seconds)
     return {candidate: float(np.exp(np.log(times).mean())) for candidate, times in least.items()}
 
 
-def timed_run(engine: Engine, batch: TokenBatch, output: str, callers: Executor) -> float:
-    """Seconds until as many callers as the engine has streams have run ``batch`` each, all at a time.
+def timed_run(engine: Engine, batch: TokenBatch, output: str, callers: Executor | None = None) -> float:
+    """Seconds that a run takes.
 
-    One by itself would have more of the cores than it has where many wait; how many, depends on the engine.
+    Args:
+        engine: what runs.
+        batch: what it runs.
+        output: that is asked for.
+        callers: as many of them as the engine has streams run the batch, all at a time; None = one by itself,
+            which may have more of the cores.
     """
     began = time.perf_counter()
-    if engine.streams == 1:
+    if callers is None or engine.streams == 1:
         engine.run(batch, [output])
     else:
         for run in [callers.submit(engine.run, batch, [output]) for _ in range(engine.streams)]:

@@ -6,6 +6,7 @@ They catch what digests cannot: a tokenizer or engine of another version that an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -176,18 +177,24 @@ def _answers(
 ) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
     """(output, text, what the engine gives) of each text, in a padded batch or alone or both."""
     names = sorted(golden.outputs)
-    for indices in _runs(tokenized, once=once):
+    runs = _runs(tokenized, once=once)
+
+    def arrays_of(indices: list[int]) -> dict[str, NDArray[np.float32]]:
         batch = pad_batch(
             [tokenized[index].input_ids for index in indices],
             pad_token_id,
             token_types=[tokenized[index].token_type_ids for index in indices],
         )
-        arrays = engine.run(batch, names)
-        for name in names:
-            for place, index in enumerate(indices):
-                # The rest of a padded row means nothing.
-                own = slice(len(tokenized[index].input_ids)) if name in PER_TOKEN_OUTPUTS else slice(None)
-                yield name, index, arrays[name][place][own]
+        return engine.run(batch, names)
+
+    # As many at a time as there will be at work, for an engine may compute those in a way of its own.
+    with ThreadPoolExecutor(engine.streams, thread_name_prefix="conche-golden") as callers:
+        for indices, arrays in zip(runs, callers.map(arrays_of, runs), strict=True):
+            for name in names:
+                for place, index in enumerate(indices):
+                    # The rest of a padded row means nothing.
+                    own = slice(len(tokenized[index].input_ids)) if name in PER_TOKEN_OUTPUTS else slice(None)
+                    yield name, index, arrays[name][place][own]
 
 
 def _runs(tokenized: Sequence[TokenSequence], *, once: bool) -> list[list[int]]:

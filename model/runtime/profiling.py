@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
+from model.runtime.engine import TokenBatch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 if TYPE_CHECKING:
     from model.runtime.bundle import Bundle

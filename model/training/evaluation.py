@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from model.runtime.bundle import Bundle
 from model.runtime.documents import read_documents
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
 from model.runtime.entities import EntityFinder
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

@@ -85,9 +85,9 @@ def verify(models_dir: Path, name: str | None) -> None:
 def _prove(path: Path) -> tuple[Bundle, GoldenReport]:
     from contextlib import closing
 
-    from model.runtime.engine import OnnxRuntimeEngine
     from model.runtime.entities import EntityFinder
     from model.runtime.golden import check_golden
+    from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
     from model.runtime.threads import thread_count
     from model.runtime.tokenization import Tokenizer
 

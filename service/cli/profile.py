@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.documents import read_documents
-from model.runtime.engine import OnnxRuntimeEngine, TokenBatch, pad_batch
+from model.runtime.engine import TokenBatch, pad_batch
 from model.runtime.entities import EntityFinder
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.profiling import OperatorTime, profile_operators
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer

@@ -311,7 +311,21 @@ async def test_so_many_batches_run_at_a_time_as_there_are_threads(streams: Execu
         assert [len(batch) for batch in model.batches] == [1, 1]
         model.gate.set()
         assert await asyncio.gather(*calls) == [0, 1, 2, 3, 4]
-        assert model.threads == {"conche-inference-1", "conche-inference-2"}
+        assert model.threads == {"conche-inference", "conche-inference-2"}
+
+
+async def test_a_model_of_fewer_streams_leaves_threads_to_others(streams: ExecutionThreads) -> None:
+    """Its engine would have the second batch wait, in a thread that another model could use."""
+    model = FakeModel(gate_open=False)
+    async with _batcher(model, streams, streams=1) as batcher:
+        calls = [asyncio.create_task(batcher.submit(Job(0, 1)))]
+        await model.started()
+        calls += [asyncio.create_task(batcher.submit(Job(n, 1))) for n in (1, 2)]
+        await settle()
+        assert [len(batch) for batch in model.batches] == [1]
+        assert streams.free == 1
+        model.gate.set()
+        assert await asyncio.gather(*calls) == [0, 1, 2]
 
 
 async def test_a_request_is_divided_among_idle_streams(streams: ExecutionThreads) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from model.runtime.bundle import BundleError
-from model.runtime.engine import OnnxRuntimeEngine
 from model.runtime.engine_choice import EngineUnavailableError
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from service import bundle_reading
 from service.bundle_reading import BundleReader, ReadBundle, StreamsError, begin_reading
 from tests.fakes import HANG_LIMIT_S, until

@@ -129,6 +129,33 @@ async def test_a_job_whose_caller_went_before_it_began_is_not_run() -> None:
     execution.close()
 
 
+def test_jobs_that_come_one_at_a_time_stay_with_one_thread() -> None:
+    """What it ran is in the caches of a core; of two in turn each would have to fetch it again."""
+    execution = ExecutionThreads("models", 3)
+    names = {execution.submit(lambda: threading.current_thread().name).result(HANG_LIMIT_S) for _ in range(9)}
+    assert len(names) == 1
+    execution.close()
+
+
+async def test_threads_come_to_those_that_there_are() -> None:
+    """A model with more streams is loaded; never are there fewer again."""
+    execution = ExecutionThreads("models")
+    gate = threading.Event()
+    waiting = [execution.submit(lambda: gate.wait(HANG_LIMIT_S)) for _ in range(3)]
+    await until(waiting[0].running)
+    assert (execution.threads, execution.free) == (1, 0)
+    execution.grow(2)
+    await until(waiting[1].running)
+    assert not waiting[2].running()
+    execution.grow(1)
+    assert execution.threads == 2
+    gate.set()
+    for job in waiting:
+        assert job.result(HANG_LIMIT_S)
+    await until(lambda: execution.free == 2)
+    execution.close()
+
+
 def test_of_several_threads_each_takes_the_next_job() -> None:
     """As many at a time as there are threads; none waits behind a long one while another is free."""
     execution = ExecutionThreads("models", 2)
@@ -136,7 +163,7 @@ def test_of_several_threads_each_takes_the_next_job() -> None:
     long = execution.submit(lambda: gate.wait(HANG_LIMIT_S))
     names = {execution.submit(lambda: threading.current_thread().name).result(HANG_LIMIT_S) for _ in range(5)}
     assert len(names) == 1
-    assert names < {"models-1", "models-2"}
+    assert names < {"models", "models-2"}
     assert not long.done()
     gate.set()
     assert long.result(HANG_LIMIT_S)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
 from model.runtime.documents import read_documents
-from model.runtime.engine import OnnxRuntimeEngine, TokenBatch
+from model.runtime.engine import TokenBatch
 from model.runtime.entities import EntityOptions
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.sequences import TextOrPair
 from model.runtime.tokenization import TextIds, Tokenizer
 from service import inference
@@ -1143,7 +1144,7 @@ def test_threads_that_an_engine_starts_give_way_too(embedding_bundle: Bundle) ->
 import os
 from pathlib import Path
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 def threads():
     return {{int(task.name) for task in Path("/proc/self/task").iterdir()}}

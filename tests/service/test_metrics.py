@@ -446,15 +446,17 @@ async def test_the_gauges_follow_a_running_model(
         assert (value("queue_limit_items"), value("queue_limit_tokens")) == (7, 99)
         assert (value("inference_threads"), value("inference_streams")) == (4, 2)
         engine.gate.clear()
-        calls = [asyncio.create_task(embedder.embed(["hello"], EmbeddingOptions()))]
-        await until(lambda: engine.entered == 1)
+        calls = []
+        for running in (1, 2):
+            calls.append(asyncio.create_task(embedder.embed(["hello"], EmbeddingOptions())))
+            await until(lambda running=running: engine.entered == running)  # type: ignore[misc]
         calls += [asyncio.create_task(embedder.embed(["hello"], EmbeddingOptions())) for _ in range(2)]
         await until(lambda: value("queue_depth_items") == 2)
         assert value("queue_depth_tokens") == 6
         engine.gate.set()
         await asyncio.gather(*calls)
         assert (value("queue_depth_items"), value("queue_depth_tokens")) == (0, 0)
-        assert value("texts_total") == 3
+        assert value("texts_total") == 4
     assert value("model_healthy") == 0
     budget.close()
 

@@ -107,6 +107,8 @@ def test_the_variables_kubernetes_writes_for_a_service_are_no_typos(monkeypatch:
         ({("port",): "99999"}, r"CONCHE_PORT \(--port\): .*65535"),
         ({("threads",): "many"}, r"CONCHE_THREADS \(--threads\)"),
         ({("threads",): "0"}, r"CONCHE_THREADS .*from 1 to 1024"),
+        ({("streams",): "0"}, r"CONCHE_STREAMS .*from 1 to 64"),
+        ({("streams",): "65"}, r"CONCHE_STREAMS .*from 1 to 64"),
         ({("batching", "max_wait_ms"): "nan"}, r"CONCHE_BATCHING__MAX_WAIT_MS"),
         ({("log_level",): "loud"}, r"CONCHE_LOG_LEVEL .*'debug'"),
         (

@@ -19,7 +19,8 @@ from model.encoder.checkpoint import read_checkpoint
 from model.export.from_checkpoint import Choices, contents_of
 from model.export.writer import renew_graph, write_bundle
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.sequences import TextOrPair, read_sequences, truncate_sequence
 from model.runtime.tokenization import Tokenizer
 from tests.model.encoder.checkpoints import LABELS, reference_model, save_checkpoint, tiny_tokenizer

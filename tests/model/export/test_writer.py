@@ -26,7 +26,8 @@ from model.export.writer import (
     write_bundle,
 )
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tokenization import Tokenizer
 from tests.bundles import refresh_manifest
 from tests.model.export.models import LABELS, MAX_TOKENS, contents, encoder, tagger

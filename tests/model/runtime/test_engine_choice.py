@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from model.runtime import engine_choice, openvino_library
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.engine import CPU_PROVIDER, Engine, OnnxRuntimeEngine
+from model.runtime.engine import Engine, TokenBatch
 from model.runtime.engine_choice import (
     Candidate,
     EngineChoice,
@@ -27,7 +30,9 @@ from model.runtime.engine_choice import (
     fastest,
     grouped,
     measure,
+    open_engine,
 )
+from model.runtime.onnxruntime_engine import CPU_PROVIDER, OnnxRuntimeEngine
 from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.processor import Processor
 from model.runtime.tokenization import Tokenizer
@@ -189,6 +194,56 @@ def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
     assert all(np.isfinite(seconds) and seconds > 0 for seconds in times.values())
     # Alone, and together in batches of four lengths or in one.
     assert order[:12] == 2 * ["a", "a", "a", "a", "b", "b"]
+
+
+def test_several_streams_are_measured_at_a_time_and_a_text_by_itself(bundle: Bundle) -> None:
+    """As it is at work: together they have the cores, and a lone text has all of them."""
+    at_work, most = 0, {True: 0, False: 0}
+    lock = threading.Lock()
+
+    class Counting(FakeEngine):
+        def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+            nonlocal at_work
+            alone = len(batch.input_ids) == 1
+            with lock:
+                at_work += 1
+                most[alone] = max(most[alone], at_work)
+            time.sleep(0.002)
+            try:
+                return super().run(batch, outputs)
+            finally:
+                with lock:
+                    at_work -= 1
+
+    measure({ORT: Counting(streams=2)}, bundle.manifest, 0)
+    assert most == {True: 1, False: 2}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "threads", "asked", "expected"),
+    [
+        (ORT, 4, None, 2),
+        (ORT, 1, None, 1),
+        (ORT, 4, 3, 3),
+        (ORT, 2, 1, 1),
+        (OPENVINO, 2, None, 1),
+        (OPENVINO, 2, 2, 2),
+    ],
+)
+def test_two_streams_where_they_cost_a_lone_text_nothing(
+    bundle: Bundle, candidate: Candidate, threads: int, asked: int | None, expected: int
+) -> None:
+    """Unless a number is asked for."""
+    engine = open_engine(bundle, candidate, threads=threads, streams=asked)
+    assert (engine.threads, engine.streams) == (threads, expected)
+
+
+def test_on_other_providers_there_is_one_stream(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs on one GPU were not tried."""
+    opened: dict[str, object] = {}
+    monkeypatch.setattr(engine_choice, "OnnxRuntimeEngine", lambda _, **how: opened.update(how))
+    open_engine(bundle, ORT, threads=4, streams=None, providers=("CUDAExecutionProvider", CPU_PROVIDER))
+    assert opened["streams"] == 1
 
 
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=40), st.sampled_from((0.0, 0.2, 1.0)))

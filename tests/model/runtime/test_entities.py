@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from model.runtime.bundle import Bundle, Manifest, ScoreCalibration
 from model.runtime.crf import CRF_NAME, LinearChainCrf
 from model.runtime.documents import Document, read_documents
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
 from model.runtime.entities import EntityFinder, EntityOptions, Strategy
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tagging import Entity
 from model.runtime.text_borders import grapheme_borders
 from model.runtime.tokenization import Tokenizer

@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.engine import Engine, OnnxRuntimeEngine, Precision, TokenBatch
+from model.runtime.engine import Engine, Precision, TokenBatch
 from model.runtime.golden import GoldenReport, check_alike, check_golden, prove
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tokenization import Tokenizer
 from tests.bundles import (
     refresh_manifest,

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from model.runtime import openvino_engine
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.openvino_graph import KEPT, PLACES, drop_nan_guards, unpad, unpadded_inputs
 from model.runtime.openvino_library import core, opset8, ov

@@ -12,8 +12,9 @@ from tokenizers import models
 
 from model.runtime.bundle import Bundle
 from model.runtime.decoding import SequenceDecoder
-from model.runtime.engine import OnnxRuntimeEngine, pad_batch
+from model.runtime.engine import pad_batch
 from model.runtime.label_schemes import LabelScheme
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tagging import Entity, find_entities
 from model.runtime.tokenization import TokenizedText, Tokenizer
 from model.runtime.windows import Window, plan_windows, stitch

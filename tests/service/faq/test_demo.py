@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from model.runtime.bundle import Bundle
-from model.runtime.engine import OnnxRuntimeEngine
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.tokenization import Tokenizer
 from service.faq.catalogue import FaqCatalogue
 from service.faq.entry_files import demo_entries

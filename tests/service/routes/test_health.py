@@ -89,7 +89,7 @@ async def test_red_when_nothing_at_all_is_loaded(models_folder: Path) -> None:
             reader=BundleReader.of(settings),
             observers=metrics,
         )
-        yield Services(threads=1, streams=1, models=models)
+        yield Services(threads=1, models=models)
 
     async with running(tiny_settings(models_folder), services=nothing) as client:
         await _expect_red(client, "no model is loaded")
