@@ -59,12 +59,12 @@ class Figures:
 class Server:
     """A running `conche serve`."""
 
-    def __init__(self, workers: int, threads: int, streams: int, folder: Path) -> None:
+    def __init__(self, workers: int, threads: int, streams: str, folder: Path) -> None:
         command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
         command += ["--workers", str(workers), "--threads", str(threads), "--log-format", "json"]
         command += [
             "--streams",
-            str(streams),
+            streams,
             "--data-dir",
             str(folder),
             "--access-log-sample",
@@ -171,8 +171,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
             for shape in options.shapes:
-                workers, threads, *streams = (int(part) for part in shape.split("x"))
-                server = Server(workers, threads, streams[0] if streams else 1, Path(folder) / shape)
+                workers, threads, *streams = shape.split("x")
+                server = Server(
+                    int(workers), int(threads), streams[0] if streams else "auto", Path(folder) / shape
+                )
                 try:
                     for clients in options.clients:
                         figures = measure(server, clients, options.seconds)

@@ -73,6 +73,7 @@ class BatchStats:
         padded_tokens: for how many the layers were computed, >= tokens.
         queue_seconds: per row, from admission to the start of the run.
         run_seconds: inside ``run_batch``.
+        stream_seconds: the same, counted for each stream whose share of the cores it had.
         failed: ``run_batch`` raised or broke its contract.
         trace_ids: per row, that of its request, None where it has no `RequestLog`; empty if none has.
     """
@@ -82,6 +83,7 @@ class BatchStats:
     padded_tokens: int
     queue_seconds: tuple[float, ...]
     run_seconds: float
+    stream_seconds: float
     failed: bool
     trace_ids: tuple[str | None, ...] = ()
 
@@ -114,6 +116,8 @@ class DynamicBatcher(Generic[Item, Result]):
         padding_cost: what a token of padding costs beside one of a text, 0 to 1.
         execution: the threads shared with the other batchers of the process.
         streams: batches at a time, as far as there are threads for them; None = one for each thread.
+        exclusive: a batch uses all cores: none of another batcher is to run meanwhile.
+        lends_threads: a batch has the threads of idle streams too.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
         on_batch: called after each run; what it raises is logged and goes no further.
@@ -128,6 +132,8 @@ class DynamicBatcher(Generic[Item, Result]):
         padding_cost: float = 1.0,
         execution: ExecutionThreads,
         streams: int | None = None,
+        exclusive: bool = False,
+        lends_threads: bool = False,
         limits: BatchingLimits | None = None,
         name: str = "model",
         on_batch: Callable[[BatchStats], None] | None = None,
@@ -140,6 +146,8 @@ class DynamicBatcher(Generic[Item, Result]):
         self._padding_cost = padding_cost
         self._execution = execution
         self._streams = execution.threads if streams is None else streams
+        self._exclusive = exclusive
+        self._lends_threads = lends_threads
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
         self._requests: set[Request[Item, Result]] = set()  # admitted and not yet answered
@@ -484,18 +492,22 @@ class DynamicBatcher(Generic[Item, Result]):
         dispatched_at = time.monotonic()
         self._running += 1
         at_a_time: float = self._running
+        beside: float = self._execution.at_work
         try:
             run = await self._execution.run(
                 lambda: _call(self._run_batch, items),
                 name=f"a run of {self.name}",
                 stall_timeout_s=self.limits.stall_timeout_s,
+                owner=self,
+                exclusive=self._exclusive,
             )
         finally:
             at_a_time = (at_a_time + self._running) / 2
+            beside = (beside + self._execution.at_work) / 2
             self._running -= 1
         error = run.error
         if isinstance(error, BrokenModelError):
-            self._note(batch, run, dispatched_at, at_a_time, failed=True)
+            self._note(batch, run, dispatched_at, at_a_time, beside, failed=True)
             raise error
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and its like are meant for the process, not for one caller
@@ -507,7 +519,7 @@ class DynamicBatcher(Generic[Item, Result]):
             for entry, result in zip(batch, run.results, strict=True):
                 entry.request.waited_seconds += max(run.started_at - entry.request.admitted_at, 0.0)
                 entry.request.finish(entry.position, result)
-        self._note(batch, run, dispatched_at, at_a_time, failed=error is not None)
+        self._note(batch, run, dispatched_at, at_a_time, beside, failed=error is not None)
         return error
 
     def _fail(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
@@ -532,10 +544,14 @@ class DynamicBatcher(Generic[Item, Result]):
         run: "_Run[Result]",
         dispatched_at: float,
         at_a_time: float,
+        beside: float,
         *,
         failed: bool,
     ) -> None:
-        """Update the throughput, of so many runs at a time, and tell the observer."""
+        """Update the throughput, of so many runs at a time, and tell the observer.
+
+        Beside it were so many runs of whichever model.
+        """
         tokens = sum(entry.length for entry in batch)
         # From dispatch, not from the start of the run: time spent behind another model is time all the same.
         rate = at_a_time * tokens / max(run.ended_at - dispatched_at, 1e-6)
@@ -569,12 +585,15 @@ class DynamicBatcher(Generic[Item, Result]):
                 )
         if self._on_batch is None:
             return
+        run_seconds = run.ended_at - run.started_at
+        share = max(1.0, self._streams / (1 + beside)) if self._lends_threads else 1.0
         stats = BatchStats(
             size=len(batch),
             tokens=tokens,
             padded_tokens=padded_tokens,
             queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
-            run_seconds=run.ended_at - run.started_at,
+            run_seconds=run_seconds,
+            stream_seconds=share * run_seconds,
             failed=failed,
             trace_ids=trace_ids,
         )

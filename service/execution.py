@@ -8,6 +8,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -19,8 +20,18 @@ Result = TypeVar("Result")
 _STALL_CHECKS: Final = 4
 
 
-_Entry = tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None
-"""A job and who waits for it; None = the thread is to end."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """What is to be done, and who waits for it; see ``ExecutionThreads.submit``."""
+
+    future: concurrent.futures.Future[Any]
+    work: Callable[[], Any]
+    owner: object
+    exclusive: bool
+
+
+_Entry = _Job | None
+"""None = the thread is to end."""
 
 
 class StalledError(Exception):
@@ -30,15 +41,15 @@ class StalledError(Exception):
 class ExecutionThreads:
     """Threads, one unless said otherwise, that take jobs in the order they come; given up should one hang.
 
-    All batchers of a process share some: with a thread, two models never run at once, when each would use
-    every core the service may have, and both would be slower for it. Each batcher has as many jobs here at
-    most as there are threads; so they share.
+    All batchers of a process share some: two models that would use every core the service may have never run
+    at once, when both would be slower for it. Each batcher has as many jobs here at most as its engine has
+    streams; so they share.
 
     Daemon threads rather than a ``ThreadPoolExecutor``: the latter joins its threads when the interpreter
     exits, so that a hung run would keep the process from ever ending.
 
     Args:
-        name: of the thread; of several it is followed by their numbers.
+        name: of the first thread; those of the others are followed by their numbers.
         threads: how many.
         at_start: called in each thread, once.
     """
@@ -53,7 +64,9 @@ class ExecutionThreads:
         self.threads = 0
         self._name = name
         self._lock = threading.Lock()
-        self._waiting: deque[_Entry] = deque()  # for a thread
+        self._growing = threading.Lock()
+        self._waiting: deque[_Entry] = deque()  # for a thread, or for other jobs to end
+        self._at_work: list[_Job] = []
         # Of the threads that have nothing to do, what each takes its jobs from. The last to have worked gets
         # the next: jobs that come one at a time stay with one thread, and it with the caches of a core.
         self._idle: list[queue.SimpleQueue[_Entry]] = []
@@ -68,6 +81,11 @@ class ExecutionThreads:
         return self._failure
 
     @property
+    def at_work(self) -> int:
+        """Jobs that threads have."""
+        return len(self._at_work)
+
+    @property
     def progress(self) -> int:
         """Grows with the jobs that start or end; while all threads hang it is unchanged."""
         return self._progress
@@ -75,19 +93,36 @@ class ExecutionThreads:
     @property
     def free(self) -> int:
         """Threads without a job, of which none waits."""
-        return len(self._idle)
+        return 0 if self._waiting else len(self._idle)
 
     def grow(self, threads: int) -> None:
-        """Have so many threads at least from now on; must not be called by two threads at a time."""
-        for number in range(self.threads, threads):
-            name = self._name if number == 0 else f"{self._name}-{number + 1}"
-            own: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
-            self.threads = number + 1
-            self._offer(own)
-            threading.Thread(target=self._work, args=(own,), name=name, daemon=True).start()
+        """Have so many threads at least from now on.
 
-    def submit(self, job: Callable[[], Result]) -> concurrent.futures.Future[Result]:
+        Raises:
+            RuntimeError: the system has no more threads; as many as there are go on.
+        """
+        with self._growing:
+            for number in range(self.threads, threads):
+                name = self._name if number == 0 else f"{self._name}-{number + 1}"
+                own: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
+                thread = threading.Thread(target=self._work, args=(own,), name=name, daemon=True)
+                self._offer(own)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    self._withdraw(own)
+                    raise
+                self.threads = number + 1
+
+    def submit(
+        self, job: Callable[[], Result], *, owner: object = None, exclusive: bool = False
+    ) -> concurrent.futures.Future[Result]:
         """Run ``job`` behind those submitted before it.
+
+        Args:
+            job: what to run.
+            owner: whose it is.
+            exclusive: it uses all cores: no other owner's job is to run meanwhile.
 
         Raises:
             StalledError: the threads were given up.
@@ -95,12 +130,20 @@ class ExecutionThreads:
         if self._failure is not None:
             raise StalledError(self._failure)
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-        self._put((future, job))
+        self._put(_Job(future, job, owner, exclusive))
         if self._failure is not None:  # given up just now, by another thread: nobody would come for the job
             self.give_up(self._failure)
         return future
 
-    async def run(self, job: Callable[[], Result], *, name: str, stall_timeout_s: float) -> Result:
+    async def run(
+        self,
+        job: Callable[[], Result],
+        *,
+        name: str,
+        stall_timeout_s: float,
+        owner: object = None,
+        exclusive: bool = False,
+    ) -> Result:
         """Run ``job`` behind those submitted before it, and wait as long as there is progress.
 
         Args:
@@ -108,13 +151,15 @@ class ExecutionThreads:
             name: of the job, for the message.
             stall_timeout_s: if the job runs for this long, or nothing moves for this long while it waits for
                 its turn, the threads are given up.
+            owner: see `submit`.
+            exclusive: see there.
 
         Raises:
             StalledError: the job, or one before it, hangs.
         """
         # Not asyncio.wrap_future and asyncio.wait, which take as long as a short text's tokenising.
         loop = asyncio.get_running_loop()
-        future = self.submit(job)
+        future = self.submit(job, owner=owner, exclusive=exclusive)
         checks_without_progress = 0
         seen = self._seen(future)
         waiter: asyncio.Future[bool] | None = None
@@ -157,18 +202,39 @@ class ExecutionThreads:
 
     def _put(self, entry: _Entry) -> None:
         with self._lock:
-            if self._idle:
-                self._idle.pop().put(entry)
-            else:
-                self._waiting.append(entry)
+            self._waiting.append(entry)
+            self._hand_out()
 
-    def _offer(self, own: queue.SimpleQueue[_Entry]) -> None:
-        """Give the thread that takes its jobs from ``own`` the next, or note that it has nothing to do."""
+    def _offer(self, own: queue.SimpleQueue[_Entry], done: _Job | None = None) -> None:
+        """Note that the thread that takes its jobs from ``own`` has nothing to do, after ``done``."""
         with self._lock:
-            if self._waiting:
-                own.put(self._waiting.popleft())
-            else:
-                self._idle.append(own)
+            if done is not None:
+                self._at_work.remove(done)
+            self._idle.append(own)
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._idle and self._waiting and self._may_begin(self._waiting[0]):
+            entry = self._waiting.popleft()
+            if entry is not None:
+                self._at_work.append(entry)
+            self._idle.pop().put(entry)
+
+    def _may_begin(self, entry: _Entry) -> bool:
+        return entry is None or all(
+            job.owner is entry.owner or not (job.exclusive or entry.exclusive) for job in self._at_work
+        )
+
+    def _withdraw(self, own: queue.SimpleQueue[_Entry]) -> None:
+        """Leave what was to be done by the thread of ``own``, which there is not, to the others."""
+        with self._lock:
+            if own in self._idle:
+                self._idle.remove(own)
+            while not own.empty():
+                if (entry := own.get()) is not None:
+                    self._at_work.remove(entry)
+                self._waiting.appendleft(entry)
+            self._hand_out()
 
     def _watch(
         self, future: concurrent.futures.Future[Any], reason: str, interval_s: float, checks: int
@@ -207,48 +273,45 @@ class ExecutionThreads:
             self._put(None)
 
     def _work(self, own: queue.SimpleQueue[_Entry]) -> None:
-        running: list[concurrent.futures.Future[Any]] = []  # the one that the thread has, if any
+        running: list[_Job] = []  # the one that the thread has, if any
         try:
             self._do_jobs(own, running)
         except BaseException as error:
             # Without this the jobs behind would wait for as long as a hang is waited for, and then be told
             # that one hung.
             reason = f"the thread {threading.current_thread().name} ended after {type(error).__name__}"
-            with self._lock:
-                if own in self._idle:
-                    self._idle.remove(own)
+            self._failure = self._failure or reason
+            self._withdraw(own)
             self.give_up(reason)
-            for future in running:
-                if not future.done():
-                    future.set_exception(StalledError(reason))
-            while not own.empty():
-                _fail(own.get(), reason)
+            for job in running:
+                if not job.future.done():
+                    job.future.set_exception(StalledError(reason))
             logger.critical("%s", reason, exc_info=True)
 
-    def _do_jobs(self, own: queue.SimpleQueue[_Entry], running: list[concurrent.futures.Future[Any]]) -> None:
+    def _do_jobs(self, own: queue.SimpleQueue[_Entry], running: list[_Job]) -> None:
         if self._at_start is not None:
             self._at_start()
-        while (entry := own.get()) is not None:
-            future, job = entry
-            running.append(future)
+        while (job := own.get()) is not None:
+            future = job.future
+            running.append(job)
             self._progress += 1
             if future.set_running_or_notify_cancel():
                 try:
-                    result = job()
+                    result = job.work()
                 except BaseException as error:  # noqa: BLE001 - the thread outlives every job; its waiter is told
-                    self._offer(own)  # first: whoever is told may have the next job
+                    self._offer(own, job)  # first: whoever is told may have the next job
                     future.set_exception(error)
                 else:
-                    self._offer(own)
+                    self._offer(own, job)
                     future.set_result(result)
                     del result
             else:
-                self._offer(own)
+                self._offer(own, job)
             self._progress += 1
             running.clear()
-            del entry, future, job  # or the last batch would stay in memory until the next one
+            del job, future  # or the last batch would stay in memory until the next one
 
 
 def _fail(entry: _Entry, reason: str) -> None:
-    if entry is not None and entry[0].set_running_or_notify_cancel():
-        entry[0].set_exception(StalledError(reason))
+    if entry is not None and entry.future.set_running_or_notify_cancel():
+        entry.future.set_exception(StalledError(reason))

@@ -1,8 +1,8 @@
 """Text -> tokens -> batcher -> typed results: ``Embedder``, ``EntityTagger`` and ``Classifier``.
 
 Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: the threads that run models,
-one for each stream, so that there are never more runs than the cores were divided among, and two that
-tokenise, so that the event loop does so for a few short texts only.
+as many as the engine of most streams has, and two that tokenise, so that the event loop does so for a few
+short texts only. Models whose runs take several threads each take turns.
 All three are watched: should a job hang, those who wait for it fail, and ``healthy`` turns false.
 """
 
@@ -236,7 +236,8 @@ class ComputeBudget:
     def make_room(self, streams: int) -> None:
         """Let so many runs be at work at a time, at least.
 
-        Those of a model that has fewer streams, too: two such models may run at the same time then.
+        Raises:
+            RuntimeError: see ``ExecutionThreads.grow``.
         """
         self.execution.grow(streams)
 
@@ -294,6 +295,9 @@ class _Model:
             padding_cost=engine.padding_cost,
             execution=budget.execution,
             streams=engine.streams,
+            # Runs of one thread each have cores to themselves, whichever models they are of.
+            exclusive=engine.threads > engine.streams,
+            lends_threads=engine.lends_threads,
             limits=self.limits,
             name=manifest.name,
             on_batch=None if observer is None else observer.on_batch,

@@ -405,6 +405,7 @@ class ModelMetrics:
         self._tokenize_seconds = families.tokenize_seconds.labels(model)
         self._queue_seconds = families.queue_seconds.labels(model)
         self._inference_seconds = families.inference_seconds.labels(model)
+        self._stream_seconds = families.stream_seconds.labels(model)
         self._batch_size = families.batch_size.labels(model)
         self._batch_tokens = families.batch_tokens.labels(model)
         self._padding_ratio = families.padding_ratio.labels(model)
@@ -456,6 +457,7 @@ class ModelMetrics:
         # Of the requests that shared the run, any that is traced shows it.
         traced = next(filter(None, stats.trace_ids), None)
         self._inference_seconds.observe(stats.run_seconds, _exemplar(traced))
+        self._stream_seconds.inc(stats.stream_seconds)
         self._batch_size.observe(stats.size)
         self._batch_tokens.observe(stats.padded_tokens)
         self._padding_ratio.observe(stats.padded_tokens / max(stats.tokens, 1))
@@ -601,6 +603,10 @@ class _ModelFamilies:
         )
         self.inference_seconds = histogram(
             "inference_duration_seconds", "One run of the model.", _STAGE_BUCKETS
+        )
+        self.stream_seconds = counter(
+            "inference_stream_seconds",
+            "Seconds of streams that runs took; those of idle ones too, where a run has their threads.",
         )
         self.batch_size = histogram("batch_size", "Rows of a batch.", _SIZE_BUCKETS)
         self.batch_tokens = histogram("batch_tokens", "Tokens that layers compute at once.", _TOKEN_BUCKETS)

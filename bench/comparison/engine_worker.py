@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from comparison.packing import length_grouped
 from comparison.worker import plain, serve
 from model.runtime.bundle import Bundle
 from model.runtime.engine import TokenBatch, pad_batch
+from model.runtime.threads import give_way
 from model.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class BareEngine:
         self._bundle = Bundle.load(Path(folder))
         self._tokenizer = Tokenizer.from_bundle(self._bundle)
         self._engine = engine_by_name(self._bundle, engine)
+        self._callers = ThreadPoolExecutor(self._engine.streams, initializer=give_way)
         manifest = self._bundle.manifest
         normalized = "_normalized" if manifest.normalize else ""
         self._output = f"embeddings_{manifest.pooling}{normalized}"
@@ -59,8 +62,16 @@ class BareEngine:
 
     def run(self, batch: TokenBatch) -> float:
         """Run a batch; return the seconds it took."""
+        return self.run_all([batch])
+
+    def run_all(self, batches: list[TokenBatch]) -> float:
+        """Run batches, as many at a time as the engine has streams; return the seconds they took together."""
         began = time.perf_counter()
-        self._engine.run(batch, (self._output,))
+        if len(batches) == 1:
+            self._engine.run(batches[0], (self._output,))
+        else:
+            for _ in self._callers.map(lambda batch: self._engine.run(batch, (self._output,)), batches):
+                pass
         return time.perf_counter() - began
 
     def outputs(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +103,7 @@ class BareEngine:
         while seconds < order["seconds"] or number < order["least_requests"]:
             window = windows[number % len(windows)]
             batches = [self.batch(positions) for positions in window]
-            taken = sum(map(self.run, batches))
+            taken = self.run_all(batches)
             seconds += taken
             latencies.append(taken)
             done += sum(map(len, window))
@@ -115,7 +126,7 @@ class BareEngine:
         for budget in BUDGETS:
             batches = [self.batch(batch) for batch in length_grouped(few, most_tokens=budget)]
             self.run(batches[0])
-            taken[budget] = sum(map(self.run, batches))
+            taken[budget] = self.run_all(batches)
         return min(taken, key=taken.__getitem__)
 
     def tei(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,12 @@ def engine_names() -> list[str]:
 
 
 def engine_by_name(bundle: Bundle, name: str) -> Engine:
-    """Open one of ``engine_names`` with as many threads as the service takes.
+    """Open one of ``engine_names`` with as many threads and streams as the service takes.
 
     Raises:
         ValueError: there is no such engine here.
     """
     for candidate in candidates(EngineWishes()):
         if str(candidate) == name:
-            return open_engine(bundle, candidate, threads=thread_count())
+            return open_engine(bundle, candidate, threads=thread_count(), streams=None)
     raise ValueError(f"no engine {name} here; there are {', '.join(engine_names())}")

@@ -166,7 +166,7 @@ def per_second(metric: str) -> str:
 
 
 BUSY = (
-    f"{rate('conche_inference_duration_seconds_sum', 'model')} "
+    f"{rate('conche_inference_stream_seconds_total', 'model')} "
     f"/ sum by (model) (conche_inference_streams{{{MODEL}}})"
 )
 
@@ -341,8 +341,8 @@ OVERVIEW: Rows = (
             ),
             Panel(
                 "How busy is the engine?",
-                "Runs going on, of those that there can be at a time; models take turns, so their sum stays "
-                "below 100 %. Near that for long: the process is at its capacity.",
+                "Of the seconds that its streams have, those that runs took; models share them, so their sum "
+                "stays below 100 %. Near that for long: the process is at its capacity.",
                 [(BUSY, "{{model}}")],
                 unit="percentunit",
                 thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
@@ -801,8 +801,8 @@ CAPACITY: Rows = (
         (
             Panel(
                 "How busy is the engine?",
-                "Runs going on, of those that there can be at a time; models take turns, so their sum stays "
-                "below 100 %. Near that for long: the process is at its capacity.",
+                "Of the seconds that its streams have, those that runs took; models share them, so their sum "
+                "stays below 100 %. Near that for long: the process is at its capacity.",
                 [(BUSY, "{{model}}")],
                 unit="percentunit",
                 thresholds=((None, GREEN), (0.7, YELLOW), (0.9, RED)),
@@ -815,7 +815,7 @@ CAPACITY: Rows = (
                     (
                         (
                             f"sum(rate(conche_tokens_total{WINDOW})) "
-                            f"/ sum(rate(conche_inference_duration_seconds_sum{WINDOW})) "
+                            f"/ sum(rate(conche_inference_stream_seconds_total{WINDOW})) "
                             "* max(sum by (model) (conche_inference_streams))"
                         ),
                         "could",

@@ -121,6 +121,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def lends_threads(self) -> bool:
+        """Whether a run has those of streams that are idle; else each has its own, whatever the others do."""
+        ...
+
+    @property
     def padding_cost(self) -> float:
         """What a token of padding costs, beside one of a text: 1 where all is computed for it, above 0."""
         ...

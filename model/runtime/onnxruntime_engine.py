@@ -37,43 +37,46 @@ _SLOWER_FUSIONS: Final = ["SkipLayerNormFusion"]
 _PROVIDER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 
 
-class _RunsAtWork:
-    """How many runs ONNX Runtime has at work in this process: they share its cores."""
+class _Share:
+    """What one engine has of the cores just now: its runs, and those of them that its pool computes."""
+
+    def __init__(self, pool_threads: int) -> None:
+        self.pool_threads = pool_threads
+        self.runs = 0
+        self.runs_in_pool = 0
+
+
+class _Cores:
+    """Who computes: the engines of this process share its cores, and each has a pool as large as they are."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all = 0
+        self._runs = 0
 
     @contextmanager
-    def one_more(self, mine: _Runs) -> Iterator[bool]:
-        """Count a run of the engine that ``mine`` is of; True = its caller is to compute.
+    def run(self, share: _Share) -> Iterator[bool]:
+        """Count a run of the engine that ``share`` is of; True = its caller is to compute.
 
-        That is so for one of an engine's runs at a time, while no other engine is at work.
+        One caller of an engine does, while no other engine is at work; else its pool, until that is full.
         """
         with self._lock:
-            computes = not mine.caller_computes and self._all == mine.at_work
-            mine.caller_computes |= computes
-            mine.at_work += 1
-            self._all += 1
+            alone = self._runs == share.runs
+            full = share.runs_in_pool >= share.pool_threads
+            computes = full or (alone and share.runs == share.runs_in_pool)
+            share.runs += 1
+            share.runs_in_pool += not computes
+            self._runs += 1
         try:
             yield computes
         finally:
             with self._lock:
-                if computes:
-                    mine.caller_computes = False
-                mine.at_work -= 1
-                self._all -= 1
+                share.runs -= 1
+                share.runs_in_pool -= not computes
+                self._runs -= 1
 
 
-class _Runs:
-    """Those of one engine: how many are at work, and whether the caller of one of them computes it."""
-
-    def __init__(self) -> None:
-        self.at_work = 0
-        self.caller_computes = False
-
-
-_runs_at_work: Final = _RunsAtWork()
+# One for all engines, whoever makes them: what they share is the process'. It holds nothing but two numbers.
+_cores: Final = _Cores()
 
 
 class OnnxRuntimeEngine:
@@ -121,10 +124,14 @@ class OnnxRuntimeEngine:
         self._session: ort.InferenceSession | None = load_gently(
             lambda: _open_session(bundle, threads, precision, providers, trace_prefix)
         )
-        self._has_pool = on_cpu and threads > 1
-        self._runs = _Runs()
+        self._share = _Share(threads - 1 if on_cpu else 0)
         self._traced = trace_prefix is not None
         _check_signature(self._session, bundle)
+
+    @property
+    def lends_threads(self) -> bool:
+        """See the class."""
+        return True
 
     @property
     def padding_cost(self) -> float:
@@ -142,18 +149,18 @@ class OnnxRuntimeEngine:
 
         Raises:
             ValueError: see ``BatchRules``.
-            RuntimeError: the engine is closed, or the run failed in a thread of the pool.
+            RuntimeError: the engine is closed.
         """
         session = self._session  # that of now: a run that ends after `close` still has it
         if session is None:
             raise RuntimeError("the engine is closed")
         self._rules.check(batch, outputs)
         feeds = {name: getattr(batch, name) for name in INPUT_NAMES}
-        with _runs_at_work.one_more(self._runs) as caller_computes:
-            if caller_computes or not self._has_pool:
-                arrays = session.run(list(outputs), feeds)
-            else:
-                arrays = _run_in_pool(session, list(outputs), feeds)
+        with _cores.run(self._share) as caller_computes:
+            arrays = [] if caller_computes else _run_in_pool(session, list(outputs), feeds)
+            # What failed in the pool is tried once more: `run` has a type of exception for each failure, and
+            # where there was no memory there may be some by now.
+            arrays = arrays or session.run(list(outputs), feeds)
         return dict(zip(outputs, arrays, strict=True))
 
     def close(self) -> None:
@@ -166,17 +173,13 @@ class OnnxRuntimeEngine:
 def _run_in_pool(
     session: ort.InferenceSession, outputs: list[str], feeds: Mapping[str, NDArray[np.int64]]
 ) -> list[NDArray[np.float32]]:
-    """Have a thread of the session's pool compute, and wait for it.
-
-    Raises:
-        RuntimeError: with what ONNX Runtime says, which has a type of exception for it only in `run`.
-    """
-    answer: queue.SimpleQueue[tuple[list[NDArray[np.float32]], str]] = queue.SimpleQueue()
-    session.run_async(outputs, feeds, lambda arrays, _, error: answer.put((arrays, error)), None)
-    arrays, error = answer.get()
-    if error:
-        raise RuntimeError(error)
-    return arrays
+    """Have a thread of the session's pool compute, and wait for it; no arrays = it failed."""
+    answer: queue.SimpleQueue[list[NDArray[np.float32]]] = queue.SimpleQueue()
+    # Called with the arrays, the None below and a text, which `put` makes nothing of. No Python code of ours:
+    # in it the thread could lose the interpreter, and the caller, should he be the last to have the session,
+    # wait for the thread to end while it waits for him.
+    session.run_async(outputs, feeds, answer.put, None)
+    return answer.get()
 
 
 def multiplies_bfloat16(processor: Processor) -> bool:
@@ -226,7 +229,7 @@ def _open_session(
     options.add_external_initializers_from_files_in_memory(
         names, weights, [array.nbytes for array in weights]
     )
-    # Models run one after another, so one arena for all holds the largest batch once, not once a model.
+    # One arena for all models holds the batches that are at work, and not the largest of each model.
     _prepare_environment()
     options.add_session_config_entry("session.use_env_allocators", "1")
     with reading("graph", f"{bundle.path.name}/{GRAPH_NAME}"):

@@ -106,6 +106,11 @@ class OpenVinoEngine:
             self._requests.put(compiled.create_infer_request())
 
     @property
+    def lends_threads(self) -> bool:
+        """Which threads a stream has was settled when the model was compiled."""
+        return False
+
+    @property
     def padding_cost(self) -> float:
         """Attention's share, where layers leave padding out."""
         return _PADDING_COST if self._unpadded else 1.0

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
@@ -156,6 +157,86 @@ async def test_threads_come_to_those_that_there_are() -> None:
     execution.close()
 
 
+async def test_who_uses_all_cores_has_them() -> None:
+    """Two models with several threads each would wait for each other's; one's own runs share theirs."""
+    execution = ExecutionThreads("models", 3)
+    gates = {name: threading.Event() for name in "abc"}
+    begun: list[str] = []
+
+    def submit(owner: str, *, exclusive: bool = True) -> Future[bool]:
+        def job() -> bool:
+            begun.append(owner)
+            return gates[owner].wait(HANG_LIMIT_S)
+
+        return execution.submit(job, owner=owner, exclusive=exclusive)
+
+    jobs = [submit("a"), submit("a"), submit("b"), submit("a"), submit("c", exclusive=False)]
+    await until(lambda: len(begun) == 2)
+    await settle()
+    # The third thread has nothing to do: it is the turn of b.
+    assert (begun, execution.free, execution.at_work) == (["a", "a"], 0, 2)
+    gates["a"].set()
+    await until(lambda: len(begun) == 3)
+    assert begun[2] == "b"
+    gates["b"].set()
+    await until(lambda: len(begun) >= 4)
+    gates["c"].set()
+    assert [job.result(HANG_LIMIT_S) for job in jobs] == [True] * 5
+    assert begun == ["a", "a", "b", "a", "c"]
+    await until(lambda: execution.free == 3)
+    execution.close()
+
+
+async def test_who_leaves_cores_to_others_runs_beside_them() -> None:
+    """Runs of one thread each, of whichever models."""
+    execution = ExecutionThreads("models", 2)
+    both = threading.Barrier(2, timeout=HANG_LIMIT_S)
+    jobs = [execution.submit(both.wait, owner=owner) for owner in "ab"]
+    assert sorted(job.result(HANG_LIMIT_S) for job in jobs) == [0, 1]
+    execution.close()
+
+
+async def test_a_thread_that_the_system_refuses_takes_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job would wait for ever, while others make progress."""
+    execution = ExecutionThreads("models")
+    gate = threading.Event()
+    jobs = [execution.submit(lambda: gate.wait(HANG_LIMIT_S)) for _ in range(2)]
+    await until(jobs[0].running)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            execution.grow(2)
+    assert execution.threads == 1
+    gate.set()
+    assert [job.result(HANG_LIMIT_S) for job in jobs] == [True, True]
+    execution.grow(2)
+    await until(lambda: execution.free == 2)
+    execution.close()
+
+
+def _refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_a_thread_that_ends_leaves_no_place_behind() -> None:
+    """What it was handed another thread does; what is submitted afterwards fails at once."""
+    broken = threading.Event()
+
+    def at_start() -> None:
+        if threading.current_thread().name != "models":
+            broken.wait(HANG_LIMIT_S)
+            raise MemoryError
+
+    execution = ExecutionThreads("models", 2, at_start=at_start)
+    handed = execution.submit(
+        lambda: threading.current_thread().name
+    )  # to the second, which has begun to wait last
+    broken.set()
+    assert handed.result(HANG_LIMIT_S) == "models"
+    with pytest.raises(StalledError, match="models-2 ended"):
+        execution.submit(lambda: None)
+
+
 def test_of_several_threads_each_takes_the_next_job() -> None:
     """As many at a time as there are threads; none waits behind a long one while another is free."""
     execution = ExecutionThreads("models", 2)
@@ -168,7 +249,7 @@ def test_of_several_threads_each_takes_the_next_job() -> None:
     gate.set()
     assert long.result(HANG_LIMIT_S)
     execution.close()
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("models-")]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("models")]
     for thread in threads:
         thread.join(HANG_LIMIT_S)
         assert not thread.is_alive()
@@ -237,7 +318,7 @@ def test_free_threads_are_those_without_a_job() -> None:
     gate = threading.Event()
     assert execution.free == 2
     jobs = [execution.submit(lambda: gate.wait(HANG_LIMIT_S)) for _ in range(3)]
-    assert execution.free <= 1
+    assert execution.free == 0
     gate.set()
     for job in jobs:
         job.result(HANG_LIMIT_S)

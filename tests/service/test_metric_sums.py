@@ -133,7 +133,13 @@ def test_the_sum_is_openmetrics_with_exemplars_of_any(manifest: Manifest) -> Non
     for metrics in several:
         metrics.observe_model(manifest).on_batch(
             BatchStats(
-                size=1, tokens=3, padded_tokens=3, queue_seconds=(0.001,), run_seconds=0.004, failed=False
+                size=1,
+                tokens=3,
+                padded_tokens=3,
+                queue_seconds=(0.001,),
+                run_seconds=0.004,
+                stream_seconds=0.004,
+                failed=False,
             )
         )
     several[1].observe_request(

@@ -38,7 +38,13 @@ ROUTES = {
     ("HEAD", "/livez"): [],
 }
 STATS = BatchStats(
-    size=2, tokens=10, padded_tokens=12, queue_seconds=(0.001, 0.002), run_seconds=0.004, failed=False
+    size=2,
+    tokens=10,
+    padded_tokens=12,
+    queue_seconds=(0.001, 0.002),
+    run_seconds=0.004,
+    stream_seconds=0.008,
+    failed=False,
 )
 
 # As Prometheus 2.42 and 3.x send it.
@@ -116,6 +122,7 @@ def test_all_series_are_there_before_the_first_request(metrics: Metrics) -> None
                 "tokenize_duration_seconds_count",
                 "queue_duration_seconds_count",
                 "inference_duration_seconds_count",
+                "inference_stream_seconds_total",
                 "batch_size_count",
                 "batch_tokens_count",
                 "padding_ratio_count",
@@ -404,7 +411,15 @@ def test_a_batch_is_measured(metrics: Metrics, manifest: Manifest) -> None:
     observer = metrics.observe_model(manifest)
     observer.on_batch(STATS)
     observer.on_batch(
-        BatchStats(size=1, tokens=4, padded_tokens=4, queue_seconds=(0.0,), run_seconds=0.1, failed=True)
+        BatchStats(
+            size=1,
+            tokens=4,
+            padded_tokens=4,
+            queue_seconds=(0.0,),
+            run_seconds=0.1,
+            stream_seconds=0.1,
+            failed=True,
+        )
     )
     observer.on_tokenize(0.0001)
     observer.on_texts(texts=3, truncated=1)
@@ -415,6 +430,7 @@ def test_a_batch_is_measured(metrics: Metrics, manifest: Manifest) -> None:
 
     assert value("queue_duration_seconds_count") == 3
     assert value("inference_duration_seconds_count") == 2
+    assert value("inference_stream_seconds_total") == pytest.approx(0.108)
     assert value("tokenize_duration_seconds_count") == 1
     assert (value("batch_size_sum"), value("batch_tokens_sum")) == (3, 16)
     assert value("padding_ratio_sum") == pytest.approx(1.2 + 1.0)

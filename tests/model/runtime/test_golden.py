@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.bundles import (
     write_tiny_ner_bundle,
     write_tiny_reranker_bundle,
 )
+from tests.fakes import HANG_LIMIT_S
 
 
 def check(folder: Path) -> GoldenReport:
@@ -124,6 +126,23 @@ class FaultyEngine(OnnxRuntimeEngine):
         for array in arrays.values():
             self._spoil(batch, array)
         return arrays
+
+
+def test_the_proof_runs_as_many_at_a_time_as_there_are_streams(tmp_path: Path) -> None:
+    """An engine may compute those in a way of its own."""
+    bundle = Bundle.load(write_tiny_embedding_bundle(tmp_path / "tiny"))
+    both = threading.Barrier(2, timeout=HANG_LIMIT_S)
+
+    def meet(batch: TokenBatch, array: NDArray[np.float32]) -> None:
+        if not both.broken and len(met) < 2:
+            met.append(len(batch.input_ids))
+            both.wait()
+
+    met: list[int] = []
+    engine = FaultyEngine(bundle, meet)
+    engine.streams = 2
+    prove(bundle, Tokenizer.from_bundle(bundle), engine)
+    assert len(met) == 2
 
 
 def only_batches(batch: TokenBatch, array: NDArray[np.float32]) -> None:
