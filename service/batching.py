@@ -492,10 +492,9 @@ class DynamicBatcher(Generic[Item, Result]):
         dispatched_at = time.monotonic()
         self._running += 1
         at_a_time: float = self._running
-        beside: float = self._execution.at_work
         try:
             run = await self._execution.run(
-                lambda: _call(self._run_batch, items),
+                lambda: _call(self._run_batch, items, self._execution.shared_seconds),
                 name=f"a run of {self.name}",
                 stall_timeout_s=self.limits.stall_timeout_s,
                 owner=self,
@@ -503,11 +502,10 @@ class DynamicBatcher(Generic[Item, Result]):
             )
         finally:
             at_a_time = (at_a_time + self._running) / 2
-            beside = (beside + self._execution.at_work) / 2
             self._running -= 1
         error = run.error
         if isinstance(error, BrokenModelError):
-            self._note(batch, run, dispatched_at, at_a_time, beside, failed=True)
+            self._note(batch, run, dispatched_at, at_a_time, failed=True)
             raise error
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and its like are meant for the process, not for one caller
@@ -519,7 +517,7 @@ class DynamicBatcher(Generic[Item, Result]):
             for entry, result in zip(batch, run.results, strict=True):
                 entry.request.waited_seconds += max(run.started_at - entry.request.admitted_at, 0.0)
                 entry.request.finish(entry.position, result)
-        self._note(batch, run, dispatched_at, at_a_time, beside, failed=error is not None)
+        self._note(batch, run, dispatched_at, at_a_time, failed=error is not None)
         return error
 
     def _fail(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
@@ -544,14 +542,10 @@ class DynamicBatcher(Generic[Item, Result]):
         run: "_Run[Result]",
         dispatched_at: float,
         at_a_time: float,
-        beside: float,
         *,
         failed: bool,
     ) -> None:
-        """Update the throughput, of so many runs at a time, and tell the observer.
-
-        Beside it were so many runs of whichever model.
-        """
+        """Update the throughput, of so many runs at a time, and tell the observer."""
         tokens = sum(entry.length for entry in batch)
         # From dispatch, not from the start of the run: time spent behind another model is time all the same.
         rate = at_a_time * tokens / max(run.ended_at - dispatched_at, 1e-6)
@@ -586,14 +580,13 @@ class DynamicBatcher(Generic[Item, Result]):
         if self._on_batch is None:
             return
         run_seconds = run.ended_at - run.started_at
-        share = max(1.0, self._streams / (1 + beside)) if self._lends_threads else 1.0
         stats = BatchStats(
             size=len(batch),
             tokens=tokens,
             padded_tokens=padded_tokens,
             queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
             run_seconds=run_seconds,
-            stream_seconds=share * run_seconds,
+            stream_seconds=self._streams * run.share_seconds if self._lends_threads else run_seconds,
             failed=failed,
             trace_ids=trace_ids,
         )
@@ -605,12 +598,13 @@ class DynamicBatcher(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class _Run(Generic[Result]):
-    """What came of one call of ``run_batch``; times on the monotonic clock."""
+    """What came of one call of ``run_batch``; times on the monotonic clock, and its share of them."""
 
     results: Sequence[Result]
     error: BaseException | None
     started_at: float
     ended_at: float
+    share_seconds: float
 
 
 def _padded(lengths: Sequence[int]) -> int:
@@ -621,13 +615,17 @@ def _closed(items: Sequence[object]) -> NoReturn:
     raise RuntimeError(f"the batcher is closed; {len(items)} items came afterwards")
 
 
-def _call(run_batch: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]) -> _Run[Result]:
+def _call(
+    run_batch: Callable[[Sequence[Item]], Sequence[Result]],
+    items: Sequence[Item],
+    shared_seconds: Callable[[], float],
+) -> _Run[Result]:
     """Call ``run_batch``; what it raises is returned, as a future cannot carry a StopIteration."""
-    started_at = time.monotonic()
+    started_at, share_from = time.monotonic(), shared_seconds()
     results: Sequence[Result] = ()
     error: BaseException | None = None
     try:
         results = run_batch(items)
     except BaseException as raised:  # noqa: BLE001 - judged by the worker
         error = raised
-    return _Run(results, error, started_at, time.monotonic())
+    return _Run(results, error, started_at, time.monotonic(), shared_seconds() - share_from)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class ExecutionThreads:
         self._growing = threading.Lock()
         self._waiting: deque[_Entry] = deque()  # for a thread, or for other jobs to end
         self._at_work: list[_Job] = []
+        self._shared_seconds = 0.0
+        self._shared_until = time.monotonic()
         # Of the threads that have nothing to do, what each takes its jobs from. The last to have worked gets
         # the next: jobs that come one at a time stay with one thread, and it with the caches of a core.
         self._idle: list[queue.SimpleQueue[_Entry]] = []
@@ -200,6 +203,20 @@ class ExecutionThreads:
         self.give_up(reason)
         raise StalledError(reason)
 
+    def shared_seconds(self) -> float:
+        """A clock that goes slower the more jobs are at work; what a job sees pass is its share of the time.
+
+        The shares of all jobs come to the time in which any was at work.
+        """
+        with self._lock:
+            return self._advance()
+
+    def _advance(self) -> float:
+        now = time.monotonic()
+        self._shared_seconds += (now - self._shared_until) / max(len(self._at_work), 1)
+        self._shared_until = now
+        return self._shared_seconds
+
     def _put(self, entry: _Entry) -> None:
         with self._lock:
             self._waiting.append(entry)
@@ -209,6 +226,7 @@ class ExecutionThreads:
         """Note that the thread that takes its jobs from ``own`` has nothing to do, after ``done``."""
         with self._lock:
             if done is not None:
+                self._advance()
                 self._at_work.remove(done)
             self._idle.append(own)
             self._hand_out()
@@ -217,6 +235,7 @@ class ExecutionThreads:
         while self._idle and self._waiting and self._may_begin(self._waiting[0]):
             entry = self._waiting.popleft()
             if entry is not None:
+                self._advance()
                 self._at_work.append(entry)
             self._idle.pop().put(entry)
 
@@ -232,6 +251,7 @@ class ExecutionThreads:
                 self._idle.remove(own)
             while not own.empty():
                 if (entry := own.get()) is not None:
+                    self._advance()
                     self._at_work.remove(entry)
                 self._waiting.appendleft(entry)
             self._hand_out()

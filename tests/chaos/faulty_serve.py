@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime import engine, threads
+from model.runtime import engine, onnxruntime_engine, threads
 from model.runtime.engine import TokenBatch
 from service.cli import main
 from service.cli.server import Server
@@ -30,7 +30,7 @@ from service.settings import Settings
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 _STEP_S = 0.01
-_run = engine.OnnxRuntimeEngine.run
+_run = onnxruntime_engine.OnnxRuntimeEngine.run
 _on_tick = Server.on_tick
 _recycle_after_s = Settings.recycle_after_s
 _time, _time_ns = time.time, time.time_ns
@@ -49,7 +49,7 @@ def word(name: str) -> str:
 
 
 def faulty_run(
-    self: engine.OnnxRuntimeEngine, batch: TokenBatch, outputs: Sequence[str]
+    self: onnxruntime_engine.OnnxRuntimeEngine, batch: TokenBatch, outputs: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
     """Run, or fail as the file says."""
     match word("engine"):
@@ -85,7 +85,7 @@ def recycle_after_s(self: Settings) -> float | None:
 
 # Threads that give way would have the tests wait for whatever else the machine is at.
 threads.give_way = engine.give_way = lambda: None
-engine.OnnxRuntimeEngine.run = faulty_run  # type: ignore[method-assign]
+onnxruntime_engine.OnnxRuntimeEngine.run = faulty_run  # type: ignore[method-assign]
 Server.on_tick = faulty_tick  # type: ignore[method-assign]
 Settings.recycle_after_s = recycle_after_s  # type: ignore[method-assign]
 time.time = lambda: _time() + float(word("clock") or 0)

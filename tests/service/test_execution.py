@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -235,6 +237,27 @@ async def test_a_thread_that_ends_leaves_no_place_behind() -> None:
     assert handed.result(HANG_LIMIT_S) == "models"
     with pytest.raises(StalledError, match="models-2 ended"):
         execution.submit(lambda: None)
+
+
+def test_the_shares_of_jobs_come_to_the_time_in_which_any_was_at_work() -> None:
+    """Long and short ones, some beside others and some alone."""
+    execution = ExecutionThreads("models", 2)
+
+    def job(seconds: float) -> float:
+        began = execution.shared_seconds()
+        time.sleep(seconds)
+        return execution.shared_seconds() - began
+
+    for lengths in ([0.1], [0.1, 0.1], [0.2, 0.05], [0.05, 0.1, 0.05, 0.1, 0.15]):
+        began = time.monotonic()
+        jobs = [execution.submit(partial(job, seconds)) for seconds in lengths]
+        shares = [one.result(HANG_LIMIT_S) for one in jobs]
+        took = time.monotonic() - began
+        assert sum(shares) <= took
+        assert sum(shares) == pytest.approx(took, rel=0.2, abs=0.05)
+        if lengths == [0.2, 0.05]:
+            assert shares[0] > 4 * shares[1]
+    execution.close()
 
 
 def test_of_several_threads_each_takes_the_next_job() -> None:
