@@ -84,11 +84,6 @@ class ExecutionThreads:
         return self._failure
 
     @property
-    def at_work(self) -> int:
-        """Jobs that threads have."""
-        return len(self._at_work)
-
-    @property
     def progress(self) -> int:
         """Grows with the jobs that start or end; while all threads hang it is unchanged."""
         return self._progress

@@ -75,7 +75,7 @@ class _Cores:
                 self._runs -= 1
 
 
-# One for all engines, whoever makes them: what they share is the process'. It holds nothing but two numbers.
+# One for all engines, whoever makes them: the cores are the process'. It holds nothing but a count.
 _cores: Final = _Cores()
 
 
