@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from model.runtime.bundle import Bundle
 from model.runtime.engine import GRAPH_NAME, TokenBatch, pad_batch
-from model.runtime.engine_choice import timed_output
 from model.runtime.openvino_engine import graph_folder
 from model.runtime.openvino_graph import drop_nan_guards, floor_quotients, unpad, unpadded_inputs
 from model.runtime.openvino_library import core, multiplies_bfloat16
+from model.runtime.run_times import timed_output
 from model.runtime.threads import thread_count
 
 # Rows, and tokens of the shortest and of the longest.

@@ -424,12 +424,14 @@ class EngineBody(BaseModel):
 
     name: str = Field(description="With its version.")
     precision: str = Field(description="What it computes in.")
-    choice: Literal["only", "measured", "remembered", "unmeasured"] = Field(
+    choice: Literal["only", "measured", "remembered", "unsettled", "unmeasured"] = Field(
         description="It is the only one there is of what was asked for, or was the fastest, at this start or "
-        "at an earlier one, or this start had no time to measure."
+        "at an earlier one, or was the fastest for now, by times that did not agree, or this start had no "
+        "time to measure. After the last two the next start measures."
     )
     milliseconds: dict[str, float] = Field(
-        description="What was measured: one short text and a batch of eight, geometric mean; by candidate."
+        description="What was measured: one short text by itself, and two dozens in batches of their own; "
+        "geometric mean, by candidate."
     )
     refused: dict[str, str] = Field(
         description="Candidates that failed one of the bundle's checks, and which one."
@@ -440,9 +442,10 @@ class BatchesBody(BaseModel):
     """How large a model's batches are, and why."""
 
     max_tokens: int = Field(description="Rows times longest row.")
-    choice: Literal["set", "measured", "remembered", "unmeasured"] = Field(
-        description="It is what was set, or was measured, at this start or at an earlier one, or this start "
-        "had no time to measure."
+    choice: Literal["set", "measured", "remembered", "unsettled", "unmeasured"] = Field(
+        description="It is what was set, or was measured, at this start or at an earlier one, or is for now, "
+        "told by times that did not agree, or this start had no time to measure. After the last two the next "
+        "start measures."
     )
     microseconds: dict[int, float] = Field(
         description="What was measured: the time of one token, by tokens of the batch."

@@ -10,14 +10,16 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from model.runtime.bundle import Bundle
 from model.runtime.engine import Engine
-from model.runtime.engine_choice import network_key, timed_batch, timed_output, timed_run
+from model.runtime.engine_choice import network_key
 from model.runtime.processor import read_processor
 from model.runtime.records import read_record, write_record
+from model.runtime.run_times import least_times, timed_batch, timed_output, timed_run
 
 logger = logging.getLogger(__name__)
 
@@ -25,17 +27,18 @@ DEFAULT_BATCH_TOKENS: Final = 2048
 # Tokens of the batches that are tried, in rows of _LENGTH.
 _SIZES: Final = (512, 1024, 2048)
 _LENGTH: Final = 64
-_RUNS: Final = 2
 # Less is noise.
 _WORTH_MORE: Final = 0.97
 # Between two runs lies the answering of one and the forming of the next (bench/between_runs.py).
 _BETWEEN_RUNS_S: Final = 0.0006
 # Where the smallest takes this long the machine is slow or has no time just now, and somebody waits.
 _MOST_SECONDS_OF_SMALLEST: Final = 1.0
+# Of which one is tried beside the other.
+_MOST_SECONDS_OF_PAIR: Final = 2.0
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
-_PROCEDURE: Final = 3
+_PROCEDURE: Final = 4
 
-How = Literal["set", "measured", "remembered", "unmeasured"]
+How = Literal["set", "measured", "remembered", "unsettled", "unmeasured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class BatchBudget:
     Attributes:
         tokens: rows times longest row.
         how: set by the operator, measured now or by an earlier start or with another bundle of the same
-            network, or there was no time to measure.
+            network, or told by times that did not agree, or there was no time to measure.
         microseconds: of one token, by tokens of the batch; those that were tried.
     """
 
@@ -97,7 +100,7 @@ class BudgetTuner:
         name = bundle.manifest.name
         key = f"{network_key(bundle.manifest)} {engine.name} {engine.precision}"
         known, kept = self._measured.get(key), self._recall(bundle, engine)
-        if known is not None and kept is None:
+        if known is not None and known.how != "unsettled" and kept is None:
             # Under this bundle's name too: the next start asks before it has read another of this network.
             self._keep(bundle, engine, known)
         if (known := known or kept) is not None:
@@ -113,8 +116,17 @@ class BudgetTuner:
             )
             return BatchBudget(DEFAULT_BATCH_TOKENS, "unmeasured")
         self._measured[key] = measured
-        self._keep(bundle, engine, measured)
         tried = ", ".join(f"{tokens}: {us:.0f}" for tokens, us in measured.microseconds.items())
+        if measured.how == "unsettled":
+            logger.warning(
+                "%s runs batches of %d tokens for now; too much else to do here to rely upon what was "
+                "measured, so the next start measures again: microseconds a token: %s",
+                name,
+                measured.tokens,
+                tried,
+            )
+            return measured
+        self._keep(bundle, engine, measured)
         logger.info(
             "%s runs batches of %d tokens; measured microseconds a token: %s", name, measured.tokens, tried
         )
@@ -153,26 +165,31 @@ class BudgetTuner:
 
 
 def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget | None:
-    """Try larger batches until they are no quicker by the token; the least of several runs of each.
+    """Try larger batches until they are no quicker by the token; see ``least_times``.
 
     Returns:
         None: the smallest took so long that the others would keep the start waiting.
     """
     output = timed_output(bundle.manifest)
     length = min(_LENGTH, bundle.manifest.max_tokens)
+    batches = {
+        size: timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id) for size in _SIZES
+    }
     microseconds: dict[int, float] = {}
-    chosen = _SIZES[0]
+    chosen, *larger = _SIZES
+    settled = True
     with ThreadPoolExecutor(engine.streams) as callers:
-        for size in _SIZES:
-            batch = timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id)
-            least = float("inf")
-            for _ in range(_RUNS):
-                least = min(least, timed_run(engine, batch, output, callers))
-                if size == _SIZES[0] and least > _MOST_SECONDS_OF_SMALLEST:
-                    return None
-            tokens = engine.streams * batch.input_ids.size
-            microseconds[size] = round(1e6 * (least + _BETWEEN_RUNS_S) / tokens, 3)
-            if microseconds[size] > microseconds[chosen] * _WORTH_MORE and size != chosen:
+        timers = {size: partial(timed_run, engine, batch, output, callers) for size, batch in batches.items()}
+        if timers[chosen]() > _MOST_SECONDS_OF_SMALLEST:
+            return None
+        for size in larger:
+            pair = {one: timers[one] for one in (chosen, size)}
+            times, agreed = least_times(pair, most_seconds=_MOST_SECONDS_OF_PAIR)
+            settled = settled and agreed
+            for one, seconds in times.items():
+                tokens = engine.streams * batches[one].input_ids.size
+                microseconds[one] = round(1e6 * (seconds + _BETWEEN_RUNS_S) / tokens, 3)
+            if microseconds[size] > microseconds[chosen] * _WORTH_MORE:
                 break
             chosen = size
-    return BatchBudget(chosen, "measured", microseconds)
+    return BatchBudget(chosen, "measured" if settled else "unsettled", microseconds)

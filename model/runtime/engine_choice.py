@@ -11,35 +11,30 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import logging
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-import numpy as np
 import onnxruntime as ort
 
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest
-from model.runtime.engine import (
-    Engine,
-    Precision,
-    TokenBatch,
-    load_gently,
-    pad_batch,
-)
+from model.runtime.engine import Engine, Precision, load_gently
 from model.runtime.golden import prove
 from model.runtime.onnxruntime_engine import CPU_PROVIDER, OnnxRuntimeEngine, multiplies_bfloat16
 from model.runtime.processor import Processor, read_processor
 from model.runtime.records import read_record, write_record
+from model.runtime.run_times import least_times, timed_batch, timed_output, timed_run
 from model.runtime.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 EngineName = Literal["onnxruntime", "openvino"]
-How = Literal["only", "measured", "remembered", "unmeasured"]
+How = Literal["only", "measured", "remembered", "unsettled", "unmeasured"]
 
 # Where a run by itself loses nothing by it. What two gain is in bench/README.md (Two streams); more were not
 # measured, for want of cores.
@@ -47,7 +42,7 @@ _STREAMS: Final = 2
 OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 _X86_BFLOAT16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
-_PROCEDURE: Final = 3
+_PROCEDURE: Final = 4
 # Tokens of the texts that are measured: one short text, and such as wait together when there is much to do.
 # Alike they never are, and engines differ in what they make of that (`Engine.padding_cost`).
 _ALONE: Final = (16,)
@@ -55,9 +50,8 @@ _TOGETHER: Final = tuple(sorted((*range(26, 38), *range(26, 38))))
 # As `service.waiting_room.BatchingLimits` has it: a part of the tokens, or so many.
 _MOST_PADDING: Final = 0.05
 _FREE_PADDING: Final = 16
-_SECONDS: Final = 0.8
-_LEAST_ROUNDS: Final = 2
-_MOST_ROUNDS: Final = 12
+# On a quiet machine all agree after one second, or two where runs are long.
+_MOST_SECONDS_OF_TIMES: Final = 5.0
 # Another engine than the first has to be quicker by this much: less is noise, and next time another choice.
 _WORTH_A_CHANGE: Final = 0.95
 # Where loading and proving one engine takes this long, the machine is slow or has no time just now: others
@@ -103,7 +97,7 @@ class EngineChoice:
     Attributes:
         candidate: what was chosen.
         how: it was the only one there is of what was asked for, was measured now or by an
-            earlier start, or there was no time to measure it.
+            earlier start, was the fastest by times that did not agree, or there was no time to measure it.
         milliseconds: geometric mean of the measured batches' least times, by candidate, with this bundle or
             with another of the same network; none if ``only`` or ``unmeasured``.
         refused: candidates that failed one of the bundle's checks, and which one.
@@ -320,8 +314,17 @@ class EngineChooser:
             )
             return engine, choice
         self._measured.setdefault(network_key(bundle.manifest), choice)
-        self._keep(bundle, choice)
         measured = ", ".join(f"{one} {ms:.1f} ms" for one, ms in choice.milliseconds.items())
+        if choice.how == "unsettled":
+            logger.warning(
+                "%s runs on %s for now; too much else to do here to rely upon what was measured, so the next "
+                "start measures again: %s",
+                name,
+                choice.candidate,
+                measured,
+            )
+            return engine, choice
+        self._keep(bundle, choice)
         logger.info("%s runs on %s; measured: %s", name, choice.candidate, measured)
         return engine, choice
 
@@ -374,7 +377,7 @@ class EngineChooser:
                     logger.warning("%s does not run on %s: %s", bundle.manifest.name, candidate, error)
             if not engines:
                 raise next(iter(errors.values()))
-            times = measure(engines, bundle.manifest, tokenizer.pad_token_id)
+            times, agreed = measure(engines, bundle.manifest, tokenizer.pad_token_id)
             chosen = fastest(times)
             engine = engines.pop(chosen)
         finally:
@@ -384,7 +387,7 @@ class EngineChooser:
             return_freed_memory()
         return engine, EngineChoice(
             chosen,
-            "measured",
+            "measured" if agreed else "unsettled",
             {str(candidate): round(1e3 * seconds, 3) for candidate, seconds in times.items()},
             _checks(errors),
         )
@@ -443,64 +446,32 @@ def network_key(manifest: Manifest) -> str:
 
 def measure(
     engines: Mapping[Candidate, Engine], manifest: Manifest, pad_token_id: int
-) -> dict[Candidate, float]:
-    """Seconds that each engine takes: geometric mean over sets of texts of the least of several times.
+) -> tuple[dict[Candidate, float], bool]:
+    """Time each engine: geometric mean, over sets of texts, of the least of several times.
 
     Each gets texts in batches as it would get them at work: one by itself, and as many at a time as it has
-    streams. The engines take turns, so that what else runs here slows all of them; the least, because others
-    can only make a run longer. It takes ``_SECONDS``.
+    streams.
+
+    Returns:
+        Seconds of each, and whether to rely upon them: see ``least_times``.
     """
     output = timed_output(manifest)
-    sets = (_ALONE, _TOGETHER)
-    batches = {
-        candidate: [
-            [timed_batch(manifest, rows, pad_token_id) for rows in grouped(lengths, engine.padding_cost)]
-            for lengths in sets
-        ]
-        for candidate, engine in engines.items()
-    }
-    least = dict.fromkeys(engines, np.full(len(sets), np.inf))
     with ThreadPoolExecutor(max(engine.streams for engine in engines.values())) as callers:
-        ends_at = time.perf_counter() + _SECONDS
-        for done in range(_MOST_ROUNDS):
-            if done >= _LEAST_ROUNDS and time.perf_counter() >= ends_at:
-                break
-            for candidate, engine in engines.items():
-                alone, together = batches[candidate]
-                seconds = [
-                    sum(timed_run(engine, batch, output) for batch in alone),
-                    sum(timed_run(engine, batch, output, callers) for batch in together) / engine.streams,
-                ]
-                least[candidate] = np.minimum(least[candidate], seconds)
-    return {candidate: float(np.exp(np.log(times).mean())) for candidate, times in least.items()}
 
+        def timer(engine: Engine, lengths: Sequence[int], callers: Executor | None) -> Callable[[], float]:
+            batches = [
+                timed_batch(manifest, rows, pad_token_id) for rows in grouped(lengths, engine.padding_cost)
+            ]
+            at_a_time = 1 if callers is None else engine.streams
+            return lambda: sum(timed_run(engine, batch, output, callers) for batch in batches) / at_a_time
 
-def timed_run(engine: Engine, batch: TokenBatch, output: str, callers: Executor | None = None) -> float:
-    """Seconds that a run takes.
-
-    Args:
-        engine: what runs.
-        batch: what it runs.
-        output: that is asked for.
-        callers: as many of them as the engine has streams run the batch, all at a time; None = one by itself,
-            which may have more of the cores.
-    """
-    began = time.perf_counter()
-    if callers is None or engine.streams == 1:
-        engine.run(batch, [output])
-    else:
-        for run in [callers.submit(engine.run, batch, [output]) for _ in range(engine.streams)]:
-            run.result()
-    return time.perf_counter() - began
-
-
-def timed_output(manifest: Manifest) -> str:
-    """The output to ask for when a run is timed."""
-    return {
-        "embedding": "embeddings_mean",
-        "token-classification": "logits",
-        "sequence-classification": "sequence_logits",
-    }[manifest.task]
+        timers: dict[tuple[Candidate, bool], Callable[[], float]] = {}
+        for candidate, engine in engines.items():
+            timers[candidate, True] = timer(engine, _ALONE, None)
+            timers[candidate, False] = timer(engine, _TOGETHER, callers)
+        times, agreed = least_times(timers, most_seconds=_MOST_SECONDS_OF_TIMES)
+    means = {one: math.sqrt(times[one, True] * times[one, False]) for one in engines}
+    return means, agreed
 
 
 def grouped(lengths: Sequence[int], padding_cost: float) -> list[list[int]]:
@@ -519,19 +490,6 @@ def grouped(lengths: Sequence[int], padding_cost: float) -> list[list[int]]:
         else:
             groups[-1] = rows
     return groups
-
-
-def timed_batch(manifest: Manifest, lengths: Sequence[int], pad_token_id: int) -> TokenBatch:
-    """Rows of any tokens: which they are makes no difference to the time.
-
-    Args:
-        manifest: of the bundle; its longest text bounds the rows.
-        lengths: tokens of each row.
-        pad_token_id: of its tokenizer.
-    """
-    vocabulary = manifest.architecture.vocab_size
-    rows = [np.arange(min(length, manifest.max_tokens), dtype=np.int64) % vocabulary for length in lengths]
-    return pad_batch(rows, pad_token_id)
 
 
 def fastest(times: Mapping[Candidate, float]) -> Candidate:

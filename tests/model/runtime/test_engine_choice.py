@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -189,7 +190,7 @@ def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
             return super().run(batch, outputs)  # type: ignore[arg-type]
 
     engines: dict[Candidate, Engine] = {ORT: Noting("a"), OPENVINO: Noting("b", padding_cost=0.2)}
-    times = measure(engines, bundle.manifest, 0)
+    times, _ = measure(engines, bundle.manifest, 0)
     assert list(times) == [ORT, OPENVINO]
     assert all(np.isfinite(seconds) and seconds > 0 for seconds in times.values())
     # Alone, and together in batches of four lengths or in one.
@@ -268,15 +269,18 @@ class Scene:
         self.bundle, self.folder = bundle, folder
         self.tokenizer = Tokenizer.from_bundle(bundle)
         self.times = {ORT: 1.0, OPENVINO: 0.5}
+        self.agreed = True
         self.measured: list[list[Candidate]] = []
         self.closed: list[str] = []
         monkeypatch.setattr(engine_choice, "measure", self._measure)
         for kind in (OnnxRuntimeEngine, OpenVinoEngine):
             monkeypatch.setattr(kind, "close", self._close)
 
-    def _measure(self, engines: Mapping[Candidate, Engine], *_: object) -> dict[Candidate, float]:
+    def _measure(
+        self, engines: Mapping[Candidate, Engine], *_: object
+    ) -> tuple[dict[Candidate, float], bool]:
         self.measured.append(list(engines))
-        return {candidate: self.times[candidate] for candidate in engines}
+        return {candidate: self.times[candidate] for candidate in engines}, self.agreed
 
     def _close(self, engine: Engine | None = None) -> None:
         self.closed.append("closed")
@@ -450,6 +454,28 @@ def test_a_machine_without_time_takes_the_reference_for_now(
         assert scene.measured == []
         assert scene.closed == []
     assert scene.open()[1].how == "measured"
+
+
+def test_times_that_do_not_agree_choose_for_now(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine that is busy during the first start would have the wrong engine for good."""
+    scene.agreed = False
+    chooser = EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder)
+    with caplog.at_level(logging.WARNING):
+        assert chooser.open(scene.bundle, scene.tokenizer)[1].how == "unsettled"
+    assert "onnxruntime float32 1000.0 ms, openvino float32 500.0 ms" in caplog.text
+    assert scene.folder is not None
+    assert not list(scene.folder.glob(f"{scene.bundle.digest}*"))
+    assert EngineChooser(IN_FLOAT32, threads=1, folder=scene.folder).is_to_measure(scene.bundle)
+    # Another model of the network is not kept waiting for a second measurement.
+    other = Bundle.load(write_tiny_embedding_bundle(tmp_path / "other"))
+    assert chooser.open(other, scene.tokenizer)[1].how == "unsettled"
+    assert len(scene.measured) == 1
+    scene.agreed, scene.times = True, {ORT: 0.5, OPENVINO: 1.0}
+    engine, choice = scene.open()
+    assert engine.name.startswith("onnxruntime ")
+    assert choice.how == "measured"
 
 
 def test_threads_of_a_chosen_engine_give_way_once(bundle: Bundle, tmp_path: Path) -> None:
