@@ -19,7 +19,7 @@ from model.runtime.engine import Engine
 from model.runtime.engine_choice import network_key
 from model.runtime.processor import read_processor
 from model.runtime.records import read_record, write_record
-from model.runtime.run_times import least_times, timed_batch, timed_output, timed_run
+from model.runtime.run_times import compared_times, timed_batch, timed_output, timed_run
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,15 @@ DEFAULT_BATCH_TOKENS: Final = 2048
 # Tokens of the batches that are tried, in rows of _LENGTH.
 _SIZES: Final = (512, 1024, 2048)
 _LENGTH: Final = 64
-# Less is noise.
-_WORTH_MORE: Final = 0.97
+# Less is lost again where each client sends one text: of batches that take not all who wait, one is answered
+# while the next one runs (bench/README.md).
+_WORTH_MORE: Final = 0.9
 # Between two runs lies the answering of one and the forming of the next (bench/between_runs.py).
 _BETWEEN_RUNS_S: Final = 0.0006
 # Where the smallest takes this long the machine is slow or has no time just now, and somebody waits.
 _MOST_SECONDS_OF_SMALLEST: Final = 1.0
 # Of which one is tried beside the other.
-_MOST_SECONDS_OF_PAIR: Final = 2.0
+_MOST_SECONDS_OF_PAIR: Final = 3.0
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
 _PROCEDURE: Final = 4
 
@@ -48,7 +49,7 @@ class BatchBudget:
     Attributes:
         tokens: rows times longest row.
         how: set by the operator, measured now or by an earlier start or with another bundle of the same
-            network, or told by times that did not agree, or there was no time to measure.
+            network, or told by times that contradict each other, or there was no time to measure.
         microseconds: of one token, by tokens of the batch; those that were tried.
     """
 
@@ -165,31 +166,40 @@ class BudgetTuner:
 
 
 def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget | None:
-    """Try larger batches until they are no quicker by the token; see ``least_times``.
+    """Try larger batches until they are no quicker by the token; see ``compared_times``.
 
     Returns:
         None: the smallest took so long that the others would keep the start waiting.
     """
     output = timed_output(bundle.manifest)
     length = min(_LENGTH, bundle.manifest.max_tokens)
-    batches = {
-        size: timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id) for size in _SIZES
-    }
     microseconds: dict[int, float] = {}
     chosen, *larger = _SIZES
     settled = True
     with ThreadPoolExecutor(engine.streams) as callers:
-        timers = {size: partial(timed_run, engine, batch, output, callers) for size, batch in batches.items()}
-        if timers[chosen]() > _MOST_SECONDS_OF_SMALLEST:
+
+        def seconds(size: int) -> float:
+            return timed_run(engine, batches[size], output, callers)
+
+        def seconds_of_token(size: int) -> float:
+            return (seconds(size) + _BETWEEN_RUNS_S) / (engine.streams * batches[size].input_ids.size)
+
+        batches = {
+            size: timed_batch(bundle.manifest, [length] * max(1, size // length), pad_token_id)
+            for size in _SIZES
+        }
+        if seconds(chosen) > _MOST_SECONDS_OF_SMALLEST:
             return None
         for size in larger:
-            pair = {one: timers[one] for one in (chosen, size)}
-            times, agreed = least_times(pair, most_seconds=_MOST_SECONDS_OF_PAIR)
-            settled = settled and agreed
-            for one, seconds in times.items():
-                tokens = engine.streams * batches[one].input_ids.size
-                microseconds[one] = round(1e6 * (seconds + _BETWEEN_RUNS_S) / tokens, 3)
-            if microseconds[size] > microseconds[chosen] * _WORTH_MORE:
+            times, plain = compared_times(
+                {one: partial(seconds_of_token, one) for one in (chosen, size)},
+                most_seconds=_MOST_SECONDS_OF_PAIR,
+            )
+            settled = settled and plain
+            # The machine may have another pace than when the smaller one was compared with one smaller yet.
+            of_smaller = microseconds.setdefault(chosen, round(1e6 * times[chosen], 3))
+            microseconds[size] = round(of_smaller * times[size] / times[chosen], 3)
+            if microseconds[size] > of_smaller * _WORTH_MORE:
                 break
             chosen = size
     return BatchBudget(chosen, "measured" if settled else "unsettled", microseconds)

@@ -12,9 +12,10 @@ import importlib.metadata
 import importlib.util
 import logging
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -28,7 +29,7 @@ from model.runtime.golden import prove
 from model.runtime.onnxruntime_engine import CPU_PROVIDER, OnnxRuntimeEngine, multiplies_bfloat16
 from model.runtime.processor import Processor, read_processor
 from model.runtime.records import read_record, write_record
-from model.runtime.run_times import least_times, timed_batch, timed_output, timed_run
+from model.runtime.run_times import compared_times, timed_batch, timed_output, timed_run
 from model.runtime.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -46,11 +47,12 @@ _PROCEDURE: Final = 4
 # Tokens of the texts that are measured: one short text, and such as wait together when there is much to do.
 # Alike they never are, and engines differ in what they make of that (`Engine.padding_cost`).
 _ALONE: Final = (16,)
+_RUNS_ALONE: Final = 3
 _TOGETHER: Final = tuple(sorted((*range(26, 38), *range(26, 38))))
 # As `service.waiting_room.BatchingLimits` has it: a part of the tokens, or so many.
 _MOST_PADDING: Final = 0.05
 _FREE_PADDING: Final = 16
-# On a quiet machine all agree after one second, or two where runs are long.
+# On a quiet machine one second is enough, or two where runs are long.
 _MOST_SECONDS_OF_TIMES: Final = 5.0
 # Another engine than the first has to be quicker by this much: less is noise, and next time another choice.
 _WORTH_A_CHANGE: Final = 0.95
@@ -96,9 +98,9 @@ class EngineChoice:
 
     Attributes:
         candidate: what was chosen.
-        how: it was the only one there is of what was asked for, was measured now or by an
-            earlier start, was the fastest by times that did not agree, or there was no time to measure it.
-        milliseconds: geometric mean of the measured batches' least times, by candidate, with this bundle or
+        how: it was the only one there is of what was asked for, was measured now or by an earlier start, was
+            the fastest by times that contradict each other, or there was no time to measure it.
+        milliseconds: geometric mean of the measured batches' times, by candidate, with this bundle or
             with another of the same network; none if ``only`` or ``unmeasured``.
         refused: candidates that failed one of the bundle's checks, and which one.
     """
@@ -377,7 +379,7 @@ class EngineChooser:
                     logger.warning("%s does not run on %s: %s", bundle.manifest.name, candidate, error)
             if not engines:
                 raise next(iter(errors.values()))
-            times, agreed = measure(engines, bundle.manifest, tokenizer.pad_token_id)
+            times, plain = measure(engines, bundle.manifest, tokenizer.pad_token_id)
             chosen = fastest(times)
             engine = engines.pop(chosen)
         finally:
@@ -387,7 +389,7 @@ class EngineChooser:
             return_freed_memory()
         return engine, EngineChoice(
             chosen,
-            "measured" if agreed else "unsettled",
+            "measured" if plain else "unsettled",
             {str(candidate): round(1e3 * seconds, 3) for candidate, seconds in times.items()},
             _checks(errors),
         )
@@ -447,31 +449,35 @@ def network_key(manifest: Manifest) -> str:
 def measure(
     engines: Mapping[Candidate, Engine], manifest: Manifest, pad_token_id: int
 ) -> tuple[dict[Candidate, float], bool]:
-    """Time each engine: geometric mean, over sets of texts, of the least of several times.
+    """Time each engine: the geometric mean over one text by itself and several together.
 
-    Each gets texts in batches as it would get them at work: one by itself, and as many at a time as it has
-    streams.
+    Each gets texts in batches as it would get them at work, as many at a time as it has streams.
 
     Returns:
-        Seconds of each, and whether to rely upon them: see ``least_times``.
+        Seconds of each, and whether to rely upon them: see ``compared_times``.
     """
     output = timed_output(manifest)
+    alone = timed_batch(manifest, _ALONE, pad_token_id)
     with ThreadPoolExecutor(max(engine.streams for engine in engines.values())) as callers:
 
-        def timer(engine: Engine, lengths: Sequence[int], callers: Executor | None) -> Callable[[], float]:
-            batches = [
-                timed_batch(manifest, rows, pad_token_id) for rows in grouped(lengths, engine.padding_cost)
+        def timer(engine: Engine) -> Callable[[], float]:
+            together = [
+                timed_batch(manifest, lengths, pad_token_id)
+                for lengths in grouped(_TOGETHER, engine.padding_cost)
             ]
-            at_a_time = 1 if callers is None else engine.streams
-            return lambda: sum(timed_run(engine, batch, output, callers) for batch in batches) / at_a_time
 
-        timers: dict[tuple[Candidate, bool], Callable[[], float]] = {}
-        for candidate, engine in engines.items():
-            timers[candidate, True] = timer(engine, _ALONE, None)
-            timers[candidate, False] = timer(engine, _TOGETHER, callers)
-        times, agreed = least_times(timers, most_seconds=_MOST_SECONDS_OF_TIMES)
-    means = {one: math.sqrt(times[one, True] * times[one, False]) for one in engines}
-    return means, agreed
+            def run() -> float:
+                # Several, since it is as much of the mean as all of the others.
+                by_itself = statistics.median(timed_run(engine, alone, output) for _ in range(_RUNS_ALONE))
+                others = sum(timed_run(engine, batch, output, callers) for batch in together)
+                return math.sqrt(by_itself * others / engine.streams)
+
+            return run
+
+        return compared_times(
+            {candidate: timer(engine) for candidate, engine in engines.items()},
+            most_seconds=_MOST_SECONDS_OF_TIMES,
+        )
 
 
 def grouped(lengths: Sequence[int], padding_cost: float) -> list[list[int]]:

@@ -8,45 +8,70 @@ from concurrent.futures import Executor
 from typing import Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.runtime.bundle import Manifest
 from model.runtime.engine import Engine, TokenBatch, pad_batch
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Two times as near to one another were not disturbed, or both alike: the first run of a shape waits for
-# kernels, and any for whoever else computes here.
-_AGREEMENT: Final = 1.1
-_LEAST_ROUNDS: Final = 3
+# Rounds that count; fewer where so many take longer than is enough.
+_ROUNDS: Final = 5
+_FEWEST_ROUNDS: Final = 3
+_ENOUGH_SECONDS: Final = 1.5
+# What was slower on the whole is not to have been quicker by a fifth in a quarter of the rounds: a machine's
+# pace moves by a tenth in peace, and by a half where others have much to do.
+_QUICKER: Final = 0.8
+_SHARE_OF_ROUNDS: Final = 0.25
 
 
-def least_times(
+def compared_times(
     timers: Mapping[Key, Callable[[], float]], *, most_seconds: float
 ) -> tuple[dict[Key, float], bool]:
-    """Time what is to be compared, in turns, until the two least times of each agree.
+    """Time what is to be compared, round by round, until it is plain which is the quickest.
 
-    In turns, so that what else runs here slows all of them; the least, because others can only make a run
-    longer.
+    All take turns, and are compared within a round, so that what else runs here slows all of them; what slows
+    some of them for a few rounds is no matter to a median. The least of several times would not do: ONNX
+    Runtime's one short text has a quick run now and then, when the threads of its pool happen to be awake.
 
     Args:
-        timers: each runs once and returns the seconds it took.
+        timers: each runs once and returns the seconds it took, or took by the token.
         most_seconds: no round is begun later than this, but for the second.
 
     Returns:
-        The least seconds of each, and whether they agree: if not, there was too much else to do here for a
-        comparison that is to be relied upon.
+        Of each the median over the rounds, without the first, which waits for kernels to be made: of its
+        share of the round's time, in seconds of the middle one of the rounds. And whether it is plain: if
+        not, there was too much else to do here for a comparison that is to be relied upon.
     """
-    ends_at = time.perf_counter() + most_seconds
-    taken: dict[Key, list[float]] = {key: [] for key in timers}
-    rounds, agreed = 0, False
-    while not agreed and (rounds < 2 or time.perf_counter() < ends_at):
-        for key, timer in timers.items():
-            taken[key] = sorted([*taken[key], timer()])[:2]
-        rounds += 1
-        agreed = rounds >= _LEAST_ROUNDS and all(
-            second <= _AGREEMENT * least for least, second in taken.values()
-        )
-    return {key: times[0] for key, times in taken.items()}, agreed
+    began = time.perf_counter()
+    rounds: list[list[float]] = []
+
+    def last_round() -> bool:
+        seconds = time.perf_counter() - began
+        enough = len(rounds) > _ROUNDS or (len(rounds) > _FEWEST_ROUNDS and seconds >= _ENOUGH_SECONDS)
+        return (enough and _is_plain(np.array(rounds[1:]))) or (len(rounds) > 1 and seconds >= most_seconds)
+
+    while not last_round():
+        rounds.append([timer() for timer in timers.values()])
+    counted = np.array(rounds[1:])
+    return dict(zip(timers, _typical(counted).tolist(), strict=True)), _is_plain(counted)
+
+
+def _typical(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    of_round = times.sum(axis=1)
+    typical: NDArray[np.float64] = np.median(times / of_round[:, None], axis=0) * np.median(of_round)
+    return typical
+
+
+def _is_plain(times: NDArray[np.float64]) -> bool:
+    """Whether hardly any of the rounds contradicts the whole.
+
+    Args:
+        times: of each round, a column for each that is compared.
+    """
+    quickest = times[:, _typical(times).argmin(), None]
+    contradicts: NDArray[np.float64] = (times < _QUICKER * quickest).mean(axis=0)
+    return bool((contradicts < _SHARE_OF_ROUNDS).all())
 
 
 def timed_run(engine: Engine, batch: TokenBatch, output: str, callers: Executor | None = None) -> float:

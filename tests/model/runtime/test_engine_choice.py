@@ -193,8 +193,8 @@ def test_engines_take_turns_at_being_measured(bundle: Bundle) -> None:
     times, _ = measure(engines, bundle.manifest, 0)
     assert list(times) == [ORT, OPENVINO]
     assert all(np.isfinite(seconds) and seconds > 0 for seconds in times.values())
-    # Alone, and together in batches of four lengths or in one.
-    assert order[:12] == 2 * ["a", "a", "a", "a", "b", "b"]
+    # Alone three times, and together in batches of four lengths or in one.
+    assert order[:20] == 2 * (["a"] * 6 + ["b"] * 4)
 
 
 def test_several_streams_are_measured_at_a_time_and_a_text_by_itself(bundle: Bundle) -> None:
