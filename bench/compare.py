@@ -118,6 +118,7 @@ def say(text: str) -> None:
 def add_conche(field: Field, known: dict[str, Model]) -> None:
     """Conche with MiniLM, with its default models, and with a large FAQ."""
     mini = {"CONCHE_EMBEDDING_BUNDLE": str(known[MINILM].bundle), "CONCHE_NER_BUNDLE": "none"}
+    # A folder of its own for each: what one measured, with other settings, would be measured anew by the next.
     mini |= {"CONCHE_FAQ_STORE": "none", "CONCHE_DATA_DIR": str(field.work / "data")}
     settings = "as it is set by default, over HTTP"
     name = report.CONCHE
@@ -125,14 +126,14 @@ def add_conche(field: Field, known: dict[str, Model]) -> None:
     field.add(ours, (*EMBEDDING, "one-short", "overload", "start"))
     if thread_count() > 1:
         name = report.CONCHE_STREAMS
-        streams = {**mini, "CONCHE_STREAMS": "2"}
+        streams = {**mini, "CONCHE_STREAMS": "2", "CONCHE_DATA_DIR": str(field.work / "data-streams")}
         note = "the service with CONCHE_STREAMS=2, over HTTP"
         field.add(
             conche(name, note, environment=streams, log=field.log(name), model=MINILM), (*MAIN, "overload")
         )
     if has_bfloat16():
         name = report.CONCHE_FLOAT32
-        plain = {**mini, "CONCHE_PRECISION": "float32"}
+        plain = {**mini, "CONCHE_PRECISION": "float32", "CONCHE_DATA_DIR": str(field.work / "data-float32")}
         note = "the service with CONCHE_PRECISION=float32, over HTTP"
         field.add(conche(name, note, environment=plain, log=field.log(name), model=MINILM), MAIN)
     if field.wants(*WITH_DEFAULTS, "start"):
