@@ -118,7 +118,7 @@ def say(text: str) -> None:
 def add_conche(field: Field, known: dict[str, Model]) -> None:
     """Conche with MiniLM, with its default models, and with a large FAQ."""
     mini = {"CONCHE_EMBEDDING_BUNDLE": str(known[MINILM].bundle), "CONCHE_NER_BUNDLE": "none"}
-    # A folder of its own for each: what one measured, with other settings, would be measured anew by the next.
+    # A folder of its own for each: with other settings the next one would measure anew what this one kept.
     mini |= {"CONCHE_FAQ_STORE": "none", "CONCHE_DATA_DIR": str(field.work / "data")}
     settings = "as it is set by default, over HTTP"
     name = report.CONCHE
