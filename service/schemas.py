@@ -426,8 +426,8 @@ class EngineBody(BaseModel):
     precision: str = Field(description="What it computes in.")
     choice: Literal["only", "measured", "remembered", "unsettled", "unmeasured"] = Field(
         description="It is the only one there is of what was asked for, or was the fastest, at this start or "
-        "at an earlier one, or was the fastest for now, by times that contradict each other, or this start "
-        "had no time to measure. After the last two the next start measures."
+        "at an earlier one, or was the fastest for now, by times that contradict each other, which a start "
+        "in ten minutes or later measures again, or this start had no time to measure, and the next one does."
     )
     milliseconds: dict[str, float] = Field(
         description="What was measured: one short text by itself, and two dozens in batches of their own; "
@@ -444,8 +444,8 @@ class BatchesBody(BaseModel):
     max_tokens: int = Field(description="Rows times longest row.")
     choice: Literal["set", "measured", "remembered", "unsettled", "unmeasured"] = Field(
         description="It is what was set, or was measured, at this start or at an earlier one, or is for now, "
-        "told by times that contradict each other, or this start had no time to measure. After the last two "
-        "the next start measures."
+        "told by times that contradict each other, which a start in ten minutes or later measures again, or "
+        "this start had no time to measure, and the next one does."
     )
     microseconds: dict[int, float] = Field(
         description="What was measured: the time of one token, by tokens of the batch."

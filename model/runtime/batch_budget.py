@@ -18,7 +18,7 @@ from model.runtime.bundle import Bundle
 from model.runtime.engine import Engine
 from model.runtime.engine_choice import network_key
 from model.runtime.processor import read_processor
-from model.runtime.records import read_record, write_record
+from model.runtime.records import FOR_NOW_SECONDS, read_record, write_record
 from model.runtime.run_times import compared_times, timed_batch, timed_output, timed_run
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class BudgetTuner:
         name = bundle.manifest.name
         key = f"{network_key(bundle.manifest)} {engine.name} {engine.precision}"
         known, kept = self._measured.get(key), self._recall(bundle, engine)
-        if known is not None and known.how != "unsettled" and kept is None:
+        if known is not None and kept is None:
             # Under this bundle's name too: the next start asks before it has read another of this network.
             self._keep(bundle, engine, known)
         if (known := known or kept) is not None:
@@ -121,16 +121,20 @@ class BudgetTuner:
         if measured.how == "unsettled":
             logger.warning(
                 "%s runs batches of %d tokens for now; too much else to do here to rely upon what was "
-                "measured, so the next start measures again: microseconds a token: %s",
+                "measured, so a start in %g minutes or later measures again: microseconds a token: %s",
+                name,
+                measured.tokens,
+                FOR_NOW_SECONDS / 60,
+                tried,
+            )
+        else:
+            logger.info(
+                "%s runs batches of %d tokens; measured microseconds a token: %s",
                 name,
                 measured.tokens,
                 tried,
             )
-            return measured
         self._keep(bundle, engine, measured)
-        logger.info(
-            "%s runs batches of %d tokens; measured microseconds a token: %s", name, measured.tokens, tried
-        )
         return measured
 
     def _path(self, bundle: Bundle) -> Path | None:
@@ -162,7 +166,7 @@ class BudgetTuner:
 
     def _keep(self, bundle: Bundle, engine: Engine, budget: BatchBudget) -> None:
         record = {"circumstances": self._circumstances(engine), **asdict(budget)}
-        write_record(self._path(bundle), "budget of batches", record)
+        write_record(self._path(bundle), "budget of batches", record, for_now=budget.how == "unsettled")
 
 
 def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget | None:

@@ -28,7 +28,7 @@ from model.runtime.engine import Engine, Precision, load_gently
 from model.runtime.golden import prove
 from model.runtime.onnxruntime_engine import CPU_PROVIDER, OnnxRuntimeEngine, multiplies_bfloat16
 from model.runtime.processor import Processor, read_processor
-from model.runtime.records import read_record, write_record
+from model.runtime.records import FOR_NOW_SECONDS, read_record, write_record
 from model.runtime.run_times import compared_times, timed_batch, timed_output, timed_run
 from model.runtime.tokenization import Tokenizer
 
@@ -319,15 +319,16 @@ class EngineChooser:
         measured = ", ".join(f"{one} {ms:.1f} ms" for one, ms in choice.milliseconds.items())
         if choice.how == "unsettled":
             logger.warning(
-                "%s runs on %s for now; too much else to do here to rely upon what was measured, so the next "
-                "start measures again: %s",
+                "%s runs on %s for now; too much else to do here to rely upon what was measured, so a start "
+                "in %g minutes or later measures again: %s",
                 name,
                 choice.candidate,
+                FOR_NOW_SECONDS / 60,
                 measured,
             )
-            return engine, choice
+        else:
+            logger.info("%s runs on %s; measured: %s", name, choice.candidate, measured)
         self._keep(bundle, choice)
-        logger.info("%s runs on %s; measured: %s", name, choice.candidate, measured)
         return engine, choice
 
     def _proved(self, bundle: Bundle, tokenizer: Tokenizer, candidate: Candidate) -> Engine:
@@ -434,7 +435,7 @@ class EngineChooser:
             "milliseconds": dict(choice.milliseconds),
             "refused": dict(choice.refused),
         }
-        write_record(self._path(bundle), "engine choice", record)
+        write_record(self._path(bundle), "engine choice", record, for_now=choice.how == "unsettled")
 
 
 def _checks(errors: Mapping[Candidate, BundleError]) -> dict[str, str]:
