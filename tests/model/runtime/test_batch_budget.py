@@ -61,6 +61,7 @@ def bundle(tmp_path: Path) -> Bundle:
     ("curve", "tokens", "tried"),
     [
         pytest.param({512: 100, 1024: 99, 2048: 90}, 512, [512, 1024], id="flat from the first"),
+        pytest.param({512: 100, 1024: 93, 2048: 80}, 512, [512, 1024], id="not quicker by a tenth"),
         pytest.param({512: 100, 1024: 90, 2048: 89}, 1024, [512, 1024, 2048], id="flat from the second"),
         pytest.param({512: 100, 1024: 90, 2048: 80}, 2048, [512, 1024, 2048], id="falling to the last"),
         pytest.param({512: 100, 1024: 120, 2048: 80}, 512, [512, 1024], id="too large for the caches"),
