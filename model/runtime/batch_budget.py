@@ -34,7 +34,7 @@ _WORTH_MORE: Final = 0.9
 _BETWEEN_RUNS_S: Final = 0.0006
 # Where the smallest takes this long the machine is slow or has no time just now, and somebody waits.
 _MOST_SECONDS_OF_SMALLEST: Final = 1.0
-# Of which one is tried beside the other.
+# For comparing one size with the next.
 _MOST_SECONDS_OF_PAIR: Final = 3.0
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
 _PROCEDURE: Final = 4
@@ -104,7 +104,9 @@ class BudgetTuner:
         if known is not None and kept is None:
             # Under this bundle's name too: the next start asks before it has read another of this network.
             self._keep(bundle, engine, known)
-        if (known := known or kept) is not None:
+        if kept is not None and (known is None or known.how == "unsettled"):
+            known = kept
+        if known is not None:
             self._measured.setdefault(key, known)
             logger.info("%s runs batches of %d tokens, measured before", name, known.tokens)
             return known

@@ -15,7 +15,7 @@ from model.runtime.engine import Engine, TokenBatch, pad_batch
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Rounds that count; fewer where so many take longer than is enough.
+# Rounds that count; fewer once _ENOUGH_SECONDS have passed.
 _ROUNDS: Final = 5
 _FEWEST_ROUNDS: Final = 3
 _ENOUGH_SECONDS: Final = 1.5
@@ -28,7 +28,7 @@ _SHARE_OF_ROUNDS: Final = 0.25
 def compared_times(
     timers: Mapping[Key, Callable[[], float]], *, most_seconds: float
 ) -> tuple[dict[Key, float], bool]:
-    """Time what is to be compared, round by round, until it is plain which is the quickest.
+    """Time what is to be compared, round by round, until hardly a round contradicts the whole by a fifth.
 
     All take turns, and are compared within a round, so that what else runs here slows all of them; what slows
     some of them for a few rounds is no matter to a median. The least of several times would not do: ONNX

@@ -14,6 +14,7 @@ from model.runtime import batch_budget
 from model.runtime.batch_budget import DEFAULT_BATCH_TOKENS, BatchBudget, BudgetTuner, measure_budget
 from model.runtime.bundle import Bundle
 from model.runtime.engine import TokenBatch
+from model.runtime.engine_choice import network_key
 from tests.bundles import write_tiny_embedding_bundle
 
 Clocked = Callable[[Mapping[int, float]], "TimedEngine"]
@@ -141,6 +142,19 @@ def test_times_that_do_not_agree_are_kept_for_now(
     assert BudgetTuner(None, threads=1, folder=folder).is_to_measure(bundle)
     steady = BudgetTuner(None, threads=1, folder=folder).budget(bundle, clocked({512: 100, 1024: 99}), 0)  # type: ignore[arg-type]
     assert steady == BatchBudget(512, "measured", {512: 100.0, 1024: 99.0})
+
+
+def test_what_was_kept_is_better_than_what_contradicts_itself(
+    clocked: Clocked, bundle: Bundle, tmp_path: Path
+) -> None:
+    """Another model of the network may have been read first, while the machine was busy."""
+    steady = clocked({512: 100, 1024: 80, 2048: 80})
+    BudgetTuner(None, threads=1, folder=tmp_path).budget(bundle, steady, 0)  # type: ignore[arg-type]
+    tuner = BudgetTuner(None, threads=1, folder=tmp_path)
+    key = f"{network_key(bundle.manifest)} {steady.name} {steady.precision}"
+    tuner._measured[key] = BatchBudget(512, "unsettled")
+    kept = tuner.budget(bundle, steady, 0)  # type: ignore[arg-type]
+    assert (kept.tokens, kept.how) == (1024, "remembered")
 
 
 def test_a_machine_that_slows_down_meanwhile_takes_no_smaller_batches(
