@@ -64,8 +64,9 @@ def tiny_settings(folder: Path, **changes: Any) -> Settings:
         "faq_file": str(folder / "faq.jsonl"),
         "data_dir": share_calibrations(folder / "data" / uuid.uuid4().hex),
         "threads": 1,
-        # Measurements would choose now this one, now that.
+        # Measurements would choose now this one, now that, with other vectors.
         "engine": "onnxruntime",
+        "precision": "float32",
         "batching": {"max_batch_tokens": 2048, **changes.pop("batching", {})},
         "admin": True,
     }

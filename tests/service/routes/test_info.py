@@ -71,7 +71,7 @@ async def test_a_measured_engine_is_told_and_remembered(tmp_path: Path) -> None:
         first = (await client.get("/info")).json()["embedding"]["engine"]
     async with running(settings) as client:
         second = (await client.get("/info")).json()["embedding"]["engine"]
-    assert first["choice"] == "measured"
+    assert first["choice"] in {"measured", "unsettled"}  # others may have the cores
     assert first["milliseconds"].keys() == {"onnxruntime float32", "openvino float32"}
     assert second == first | {"choice": "remembered"}
 
@@ -84,7 +84,7 @@ async def test_a_measured_batch_is_told_and_remembered(tmp_path: Path) -> None:
     async with running(settings) as client:
         second = (await client.get("/info")).json()
     batches = first["embedding"]["batches"]
-    assert batches["choice"] == "measured"
+    assert batches["choice"] in {"measured", "unsettled"}  # others may have the cores
     assert str(batches["max_tokens"]) in batches["microseconds"]
     assert first["limits"]["max_batch_tokens"] == max(
         first[model]["batches"]["max_tokens"] for model in ("embedding", "ner", "classifier")
