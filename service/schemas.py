@@ -430,8 +430,8 @@ class EngineBody(BaseModel):
         "in ten minutes or later measures again, or this start had no time to measure, and the next one does."
     )
     milliseconds: dict[str, float] = Field(
-        description="What was measured: one short text by itself, and two dozens in batches of their own; "
-        "geometric mean, by candidate."
+        description="What was measured: one short text by itself, and two dozen together, in batches as the "
+        "engine gets them; geometric mean, by candidate."
     )
     refused: dict[str, str] = Field(
         description="Candidates that failed one of the bundle's checks, and which one."

@@ -53,7 +53,7 @@ class BatchingSettings(_Group):
         default="auto",
         description="Tokens of one batch, padding counted by what it costs (all of it with ONNX Runtime, "
         "15 % with OpenVINO). `auto` takes the fewest "
-        "from 512 to 2048 that are as quick by the token as more: the first start with a model measures.",
+        "from 512 to 2048 beyond which more gain less than a tenth: the first start with a model measures.",
     )
     max_batch_size: int = Field(default=256, ge=1, description="Texts of one batch.")
     max_wait_ms: float = Field(

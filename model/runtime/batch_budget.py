@@ -7,6 +7,7 @@ slower as well; smaller ones spend more on what each run costs beside its tokens
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -34,7 +35,7 @@ _WORTH_MORE: Final = 0.9
 _BETWEEN_RUNS_S: Final = 0.0006
 # Where the smallest takes this long the machine is slow or has no time just now, and somebody waits.
 _MOST_SECONDS_OF_SMALLEST: Final = 1.0
-# For comparing one size with the next.
+# For comparing one size with the next; where two rounds took longer there is no next one.
 _MOST_SECONDS_OF_PAIR: Final = 3.0
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
 _PROCEDURE: Final = 4
@@ -172,7 +173,7 @@ class BudgetTuner:
 
 
 def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget | None:
-    """Try larger batches until they are no quicker by the token; see ``compared_times``.
+    """Try larger batches while they are quicker by the token and there is time; see ``compared_times``.
 
     Returns:
         None: the smallest took so long that the others would keep the start waiting.
@@ -181,7 +182,6 @@ def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBu
     length = min(_LENGTH, bundle.manifest.max_tokens)
     microseconds: dict[int, float] = {}
     chosen, *larger = _SIZES
-    settled = True
     with ThreadPoolExecutor(engine.streams) as callers:
 
         def seconds(size: int) -> float:
@@ -197,15 +197,20 @@ def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBu
         if seconds(chosen) > _MOST_SECONDS_OF_SMALLEST:
             return None
         for size in larger:
+            began = time.perf_counter()
             times, plain = compared_times(
                 {one: partial(seconds_of_token, one) for one in (chosen, size)},
+                partial(_worthwhile, chosen, size),
                 most_seconds=_MOST_SECONDS_OF_PAIR,
             )
-            settled = settled and plain
             # The machine may have another pace than when the smaller one was compared with one smaller yet.
             of_smaller = microseconds.setdefault(chosen, round(1e6 * times[chosen], 3))
             microseconds[size] = round(of_smaller * times[size] / times[chosen], 3)
-            if microseconds[size] > of_smaller * _WORTH_MORE:
+            smaller, chosen = chosen, _worthwhile(chosen, size, times)
+            if chosen == smaller or not plain or time.perf_counter() - began >= _MOST_SECONDS_OF_PAIR:
                 break
-            chosen = size
-    return BatchBudget(chosen, "measured" if settled else "unsettled", microseconds)
+    return BatchBudget(chosen, "measured" if plain else "unsettled", microseconds)
+
+
+def _worthwhile(smaller: int, larger: int, seconds: Mapping[int, float]) -> int:
+    return larger if seconds[larger] <= seconds[smaller] * _WORTH_MORE else smaller

@@ -477,6 +477,7 @@ def measure(
 
         return compared_times(
             {candidate: timer(engine) for candidate, engine in engines.items()},
+            fastest,
             most_seconds=_MOST_SECONDS_OF_TIMES,
         )
 

@@ -19,42 +19,53 @@ Key = TypeVar("Key", bound=Hashable)
 _ROUNDS: Final = 5
 _FEWEST_ROUNDS: Final = 3
 _ENOUGH_SECONDS: Final = 1.5
-# What was slower on the whole is not to have been quicker by a fifth in a quarter of the rounds: a machine's
-# pace moves by a tenth in peace, and by a half where others have much to do.
+# What was not chosen is not to have been quicker by a fifth in a quarter of the rounds: a machine's pace
+# moves by a tenth in peace, and by a half where others have much to do.
 _QUICKER: Final = 0.8
 _SHARE_OF_ROUNDS: Final = 0.25
 
 
 def compared_times(
-    timers: Mapping[Key, Callable[[], float]], *, most_seconds: float
+    timers: Mapping[Key, Callable[[], float]],
+    choose: Callable[[Mapping[Key, float]], Key],
+    *,
+    most_seconds: float,
 ) -> tuple[dict[Key, float], bool]:
-    """Time what is to be compared, round by round, until hardly a round contradicts the whole by a fifth.
+    """Time what is to be compared, round by round, until hardly a round contradicts the choice by a fifth.
 
     All take turns, and are compared within a round, so that what else runs here slows all of them; what slows
     some of them for a few rounds is no matter to a median. The least of several times would not do: ONNX
     Runtime's one short text has a quick run now and then, when the threads of its pool happen to be awake.
 
     Args:
-        timers: each runs once and returns the seconds it took, or took by the token.
-        most_seconds: no round is begun later than this, but for the second.
+        timers: each runs what it times and returns the seconds that count: of a run, of several, or by the
+            token.
+        choose: the one to take, by what is returned.
+        most_seconds: no round is begun later than this, but for the second: where two take this long, one is
+            the mean of much.
 
     Returns:
         Of each the median over the rounds, without the first, which waits for kernels to be made: of its
-        share of the round's time, in seconds of the middle one of the rounds. And whether it is plain: if
-        not, there was too much else to do here for a comparison that is to be relied upon.
+        share of what a round's timers return, times the sum that the middle one of the rounds has. And
+        whether the choice is plain: if not, there was too much else to do here for a comparison that is to be
+        relied upon.
     """
     began = time.perf_counter()
     rounds: list[list[float]] = []
 
+    def typical() -> tuple[dict[Key, float], bool]:
+        times = np.array(rounds[1:])
+        of_each = dict(zip(timers, _typical(times).tolist(), strict=True))
+        return of_each, _is_plain(times, list(timers).index(choose(of_each)))
+
     def last_round() -> bool:
         seconds = time.perf_counter() - began
         enough = len(rounds) > _ROUNDS or (len(rounds) > _FEWEST_ROUNDS and seconds >= _ENOUGH_SECONDS)
-        return (enough and _is_plain(np.array(rounds[1:]))) or (len(rounds) > 1 and seconds >= most_seconds)
+        return (enough and typical()[1]) or (len(rounds) > 1 and seconds >= most_seconds)
 
     while not last_round():
         rounds.append([timer() for timer in timers.values()])
-    counted = np.array(rounds[1:])
-    return dict(zip(timers, _typical(counted).tolist(), strict=True)), _is_plain(counted)
+    return typical()
 
 
 def _typical(times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -63,14 +74,14 @@ def _typical(times: NDArray[np.float64]) -> NDArray[np.float64]:
     return typical
 
 
-def _is_plain(times: NDArray[np.float64]) -> bool:
-    """Whether hardly any of the rounds contradicts the whole.
+def _is_plain(times: NDArray[np.float64], chosen: int) -> bool:
+    """Whether hardly any of the rounds contradicts the choice.
 
     Args:
         times: of each round, a column for each that is compared.
+        chosen: the column to be taken.
     """
-    quickest = times[:, _typical(times).argmin(), None]
-    contradicts: NDArray[np.float64] = (times < _QUICKER * quickest).mean(axis=0)
+    contradicts: NDArray[np.float64] = (times < _QUICKER * times[:, chosen, None]).mean(axis=0)
     return bool((contradicts < _SHARE_OF_ROUNDS).all())
 
 

@@ -160,18 +160,45 @@ def test_what_was_kept_is_better_than_what_contradicts_itself(
 def test_a_machine_that_slows_down_meanwhile_takes_no_smaller_batches(
     clocked: Clocked, bundle: Bundle
 ) -> None:
-    """Sizes take turns, so that both are slowed."""
+    """Sizes take turns, so that both are slowed, and the curve is that of one pace."""
 
     class Slowing(dict[int, float]):
-        """Larger batches are quicker by a third; everything is slower from the ninth run on."""
+        """Larger batches are quicker; everything takes twice as long from one run on."""
+
+        def __init__(self, slow_from: int) -> None:
+            super().__init__({512: 150, 1024: 100, 2048: 80})
+            self.left = slow_from
+
+        def __getitem__(self, tokens: int) -> float:
+            self.left -= 1
+            return super().__getitem__(tokens) * (2 if self.left < 0 else 1)
+
+    amid_the_first_pair, between_the_pairs = Slowing(8), Slowing(13)
+    assert measure_budget(bundle, clocked(amid_the_first_pair), 0).tokens == 2048  # type: ignore[arg-type, union-attr]
+    measured = measure_budget(bundle, clocked(between_the_pairs), 0)  # type: ignore[arg-type]
+    assert measured == BatchBudget(2048, "measured", {512: 150.0, 1024: 100.0, 2048: 80.0})
+
+
+def test_a_size_that_is_contradicted_is_the_last_one(clocked: Clocked, bundle: Bundle) -> None:
+    """It has taken all of the time, and a start in ten minutes measures again."""
+
+    class Disturbed(dict[int, float]):
+        """Larger batches are quicker by a third, but not in one round of three."""
 
         runs = 0
 
         def __getitem__(self, tokens: int) -> float:
-            self.runs += 1
-            return {512: 150, 1024: 100, 2048: 100}[tokens] * (2 if self.runs > 8 else 1)
+            self.runs += tokens == 1024
+            return 150 if tokens == 512 else (200, 100, 100)[self.runs % 3]
 
-    assert measure_budget(bundle, clocked(Slowing()), 0).tokens == 1024  # type: ignore[arg-type, union-attr]
+    measured = measure_budget(bundle, clocked(Disturbed()), 0)  # type: ignore[arg-type]
+    assert measured == BatchBudget(1024, "unsettled", {512: 150.0, 1024: 100.0})
+
+
+def test_a_slow_machine_tries_no_further_than_there_is_time(clocked: Clocked, bundle: Bundle) -> None:
+    """Somebody waits for the start: two rounds of the first pair took three seconds."""
+    measured = measure_budget(bundle, clocked({512: 1500, 1024: 1000, 2048: 800}), 0)  # type: ignore[arg-type]
+    assert measured == BatchBudget(1024, "measured", {512: 1500.0, 1024: 1000.0})
 
 
 def test_what_was_set_is_not_measured(clocked: Clocked, bundle: Bundle) -> None:
