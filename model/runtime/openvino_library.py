@@ -19,6 +19,10 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 import openvino as ov  # noqa: E402
 from openvino import opset8, passes  # noqa: E402
 
+# Its binding gets hold of NumPy when it first needs it, and two threads that do at a time wait for each other
+# for ever: one for the interpreter's lock, and the other, who has it, for the first. Here one thread does.
+ov.Type.f32.to_dtype()
+
 __all__ = ["core", "multiplies_bfloat16", "opset8", "ov", "passes", "version"]
 
 

@@ -656,6 +656,28 @@ print(nice <= {{min(19, os.nice(0) + 10)}})
     assert done.stdout.strip() == "True"
 
 
+def test_openvinos_first_runs_may_be_at_the_same_time() -> None:
+    """Its binding would hang, and hold the interpreter's lock, where two threads first need NumPy's types."""
+    program = """
+import os, sys, threading
+from model.runtime.openvino_library import ov
+
+sys.setswitchinterval(1e-6)
+together = threading.Barrier(2, timeout=10)
+
+def ask():
+    together.wait()
+    ov.Type.f32.to_dtype()
+
+threads = [threading.Thread(target=ask) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_LIMIT_S)
+
+
 def test_openvino_reports_to_nobody(tmp_path: Path) -> None:
     """Seen reporting its own import, by a package that pip installs with it."""
     package = tmp_path / "openvino_telemetry"
