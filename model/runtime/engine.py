@@ -36,6 +36,8 @@ OUTPUT_NAMES = {
 PER_TOKEN_OUTPUTS = frozenset({"last_hidden_state", "logits"})
 """Those with a row for each token; of the others each text has one."""
 WEIGHTS_SUFFIX = ".safetensors"
+CPU_PROVIDER: Final = "CPUExecutionProvider"
+"""ONNX Runtime's name for computing on the CPU, which every build of it can."""
 
 Precision = Literal["float32", "bfloat16"]
 """What the network is computed in; what an engine takes and gives is the same either way."""

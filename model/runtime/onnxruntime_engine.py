@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, reading
 from model.runtime.engine import (
+    CPU_PROVIDER,
     GRAPH_NAME,
     INPUT_NAMES,
     BatchRules,
@@ -27,9 +28,7 @@ from model.runtime.engine import (
     load_gently,
     weight_files,
 )
-from model.runtime.processor import Processor
 
-CPU_PROVIDER: Final = "CPUExecutionProvider"
 # Its SkipLayerNormalization goes number by number: five times slower on CPUs than the vectorised sums
 # and LayerNormalization that it stands for (bench/README.md).
 _SLOWER_FUSIONS: Final = ["SkipLayerNormFusion"]
@@ -104,7 +103,7 @@ class OnnxRuntimeEngine:
             bundle: a checked bundle.
             threads: compute threads, the calling ones included; see ``threads.thread_count``.
             streams: runs at a time, 1 to ``threads``, which share them.
-            precision: bfloat16 only where ``multiplies_bfloat16`` says so.
+            precision: bfloat16 only where ``engine_choice.candidates`` has it.
             providers: ONNX Runtime's names for what computes, the first that can being taken for each
                 operator. Others than the CPU's have not been tried.
             trace_prefix: time every operator of every run, and write that, as JSON, to a file whose name
@@ -180,15 +179,6 @@ def _run_in_pool(
     # wait for the thread to end while it waits for him.
     session.run_async(outputs, feeds, answer.put, None)
     return answer.get()
-
-
-def multiplies_bfloat16(processor: Processor) -> bool:
-    """Whether ONNX Runtime can multiply in bfloat16 there: on 64-bit Arm under Linux, with that extension.
-
-    Its x86 build has no such products for float32 graphs. Not tried here, for want of such a machine; what
-    comes out passes ``golden.check_alike`` or is not served.
-    """
-    return processor.system == "Linux" and processor.machine == "aarch64" and "bf16" in processor.features
 
 
 def _open_session(

@@ -5,7 +5,7 @@ same way, into two digits. Products of codes are exact, so what is unknown of a 
 to it, and by Cauchy and Schwarz that is at most the product of their lengths. Whoever looks again, in full,
 at all that is within that bound has lost nothing.
 
-ONNX Runtime multiplies: NumPy has no fast product of bytes, and the library is there already.
+ONNX Runtime multiplies: NumPy has no fast product of bytes, and the library is installed anyhow.
 """
 
 from typing import Final

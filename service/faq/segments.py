@@ -5,10 +5,12 @@ product with a row is then the mean of its two cosines, so one pass over one mat
 would, and the best phrasing of an entry is the highest of its rows.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,9 @@ from service.faq.embedded_texts import question_and_answer
 from service.faq.entries import FaqEntry
 from service.faq.filters import Column, Filter
 from service.faq.lexical import LexicalDocument, Postings
-from service.faq.quantised import QuantisedRows
+
+if TYPE_CHECKING:
+    from service.faq.quantised import QuantisedRows
 
 # Filters and fields asked for last are answered from memory; a mask has a byte an entry.
 _CACHED: Final = 32
@@ -61,7 +65,7 @@ class Segment:
         # Who has alternates at all, and where those start among the A.
         self._having, first = np.unique(owners, return_index=True)
         self._alternates_start = first.astype(np.intp)
-        self._quantised = QuantisedRows(rows) if len(rows) >= _QUANTISED_FROM else None
+        self._quantised = _in_eight_bits(rows) if len(rows) >= _QUANTISED_FROM else None
         self._position_of = {entry.id: position for position, entry in enumerate(entries)}
         self._masks: _Recent[NDArray[np.bool_]] = _Recent(_CACHED)
         self._columns: _Recent[Column] = _Recent(_CACHED)
@@ -96,7 +100,7 @@ class Segment:
         return cls(tuple(entries), rows, owners, postings)
 
     @classmethod
-    def merged(cls, parts: Sequence[tuple["Segment", NDArray[np.bool_]]]) -> Self:
+    def merged(cls, parts: Sequence[tuple[Segment, NDArray[np.bool_]]]) -> Self:
         """Join the entries that are marked, in their order, into one segment.
 
         Args:
@@ -203,6 +207,13 @@ class Segment:
 
     def _column(self, field: str) -> Column:
         return self._columns.get(field, lambda: Column(self.entries, field))
+
+
+def _in_eight_bits(rows: NDArray[np.float32]) -> QuantisedRows:
+    # Here and not at the top: it brings ONNX Runtime, 20 MB that a short FAQ can do without.
+    from service.faq.quantised import QuantisedRows  # noqa: PLC0415
+
+    return QuantisedRows(rows)
 
 
 class _Recent(Generic[Value]):

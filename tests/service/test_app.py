@@ -282,6 +282,17 @@ def test_serving_imports_neither_torch_nor_transformers() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_serving_imports_an_engine_only_to_run_it() -> None:
+    """Either is 20 MB or more, for nothing where the other was chosen."""
+    program = (
+        "import sys; from service.app import create_app; from service.settings import Settings; "
+        "import service.bundle_reading, service.cli.serve, service.cli.server, service.cli.supervisor; "
+        "create_app(Settings()); print({'onnxruntime', 'openvino'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_no_route_waits_for_a_thread_of_a_pool() -> None:
     """FastAPI calls handlers and dependencies that are plain functions there, one after the other."""
     seen = 0

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -82,6 +84,33 @@ async def test_streams_change_when_answers_come_and_not_what_they_are(
 def _rounded(value: object) -> object:
     """As JSON has it, with scores to five places."""
     return json.loads(json.dumps(value), parse_float=lambda number: round(float(number), 5))
+
+
+async def test_where_openvino_runs_all_models_there_is_no_onnx_runtime(models_folder: Path) -> None:
+    """20 MiB that nothing would use."""
+    program = f"""
+import asyncio, json, sys
+from pathlib import Path
+from tests.service.fakes_http import running, tiny_settings
+
+async def main():
+    async with running(tiny_settings(Path({str(models_folder)!r}), engine="openvino")) as client:
+        assert (await client.get("/readyz")).status_code == 200
+        vectors = (await client.post("/embed", json={{"inputs": ["hello world"]}})).json()
+        found = (await client.post("/search", json={{"query": "return order"}})).json()
+    print(json.dumps([vectors, found["results"][0]["hits"][0]["id"], "onnxruntime" in sys.modules]))
+
+asyncio.run(main())
+"""
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    vectors, first_hit, imported = json.loads(done.stdout.splitlines()[-1])
+    assert not imported
+    assert first_hit == "refund"
+    async with running(tiny_settings(models_folder)) as client:
+        expected = await client.post("/embed", json={"inputs": ["hello world"]})
+    np.testing.assert_allclose(vectors, expected.json(), rtol=0, atol=1e-5)
 
 
 async def test_the_tagger_is_loaded_beside_the_faq(

@@ -24,9 +24,9 @@ from safetensors.numpy import save_file
 
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES, Engine, TokenBatch, pad_batch
-from model.runtime.onnxruntime_engine import OnnxRuntimeEngine, _cores, _run_in_pool, multiplies_bfloat16
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine, _cores, _run_in_pool
 from model.runtime.openvino_engine import OpenVinoEngine
-from model.runtime.processor import Processor, read_processor
+from model.runtime.processor import read_processor
 from tests.bundles import (
     HIDDEN_SIZE,
     LABELS,
@@ -685,16 +685,6 @@ def test_openvino_reports_to_nobody(tmp_path: Path) -> None:
     (package / "__init__.py").write_text("raise SystemExit('about to report')")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import model.runtime.openvino_engine"
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-@pytest.mark.parametrize(
-    ("machine", "features", "offered"),
-    [("aarch64", "fp asimd bf16", True), ("aarch64", "fp asimd", False), ("x86_64", "avx512_bf16", False)],
-)
-def test_onnx_runtime_has_bfloat16_on_arm_only(machine: str, features: str, offered: bool) -> None:
-    """On x86 the option would be accepted, ignored, and reported as bfloat16 all the same."""
-    processor = Processor("some", "Linux", machine, frozenset(features.split()))
-    assert multiplies_bfloat16(processor) is offered
 
 
 def test_the_processor_is_read_from_either_kind_of_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 import subprocess
@@ -13,14 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model.runtime import engine_choice, openvino_library
+from model.runtime import engine_choice, onnxruntime_engine, openvino_library
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.engine import Engine, TokenBatch
+from model.runtime.engine import CPU_PROVIDER, Engine, TokenBatch
 from model.runtime.engine_choice import (
     Candidate,
     EngineChoice,
@@ -33,7 +35,7 @@ from model.runtime.engine_choice import (
     measure,
     open_engine,
 )
-from model.runtime.onnxruntime_engine import CPU_PROVIDER, OnnxRuntimeEngine
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.processor import Processor
 from model.runtime.tokenization import Tokenizer
@@ -106,6 +108,17 @@ def test_onnx_runtimes_bfloat16_is_arms(bfloat16: Callable[[bool], None]) -> Non
     bfloat16(False)
     wishes = EngineWishes(precision="bfloat16")
     assert candidates(wishes, ARM) == (Candidate("onnxruntime", "bfloat16"),)
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "offered"),
+    [("aarch64", "fp asimd bf16", True), ("aarch64", "fp asimd", False), ("x86_64", "avx512_bf16", False)],
+)
+def test_onnx_runtime_has_bfloat16_on_arm_only(machine: str, features: str, offered: bool) -> None:
+    """On x86 the option would be accepted, ignored, and reported as bfloat16 all the same."""
+    processor = Processor("some", "Linux", machine, frozenset(features.split()))
+    found = candidates(EngineWishes("onnxruntime"), processor)
+    assert (Candidate("onnxruntime", "bfloat16") in found) is offered
 
 
 @pytest.mark.usefixtures("without_openvino")
@@ -242,7 +255,7 @@ def test_two_streams_where_they_cost_a_lone_text_nothing(
 def test_on_other_providers_there_is_one_stream(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs on one GPU were not tried."""
     opened: dict[str, object] = {}
-    monkeypatch.setattr(engine_choice, "OnnxRuntimeEngine", lambda _, **how: opened.update(how))
+    monkeypatch.setattr(onnxruntime_engine, "OnnxRuntimeEngine", lambda _, **how: opened.update(how))
     open_engine(bundle, ORT, threads=4, streams=None, providers=("CUDAExecutionProvider", CPU_PROVIDER))
     assert opened["streams"] == 1
 
@@ -322,6 +335,44 @@ def test_a_second_start_remembers(scene: Scene) -> None:
     assert len(scene.measured) == 1
     assert engine.name.startswith("openvino ")
     assert choice == EngineChoice(OPENVINO, "remembered", first.milliseconds)
+
+
+def test_onnx_runtime_is_not_imported_where_openvino_is_remembered(scene: Scene) -> None:
+    """20 MiB, and not needed to tell that the choice is of this version."""
+    scene.open()
+    program = f"""
+import sys
+from pathlib import Path
+from model.runtime.bundle import Bundle
+from model.runtime.engine_choice import EngineChooser, EngineWishes
+from model.runtime.tokenization import Tokenizer
+
+bundle = Bundle.load(Path({str(scene.bundle.path)!r}))
+chooser = EngineChooser(EngineWishes(precision="float32"), threads=1, folder=Path({str(scene.folder)!r}))
+engine, choice = chooser.open(bundle, Tokenizer.from_bundle(bundle))
+print(engine.name.split()[0], choice.how, "onnxruntime" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "openvino remembered False"
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "onnxruntime-gpu"])
+def test_choices_are_kept_with_the_version_that_onnx_runtime_tells(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """Whatever its package is called; those kept before it was asked for remain good."""
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "onnxruntime" != package:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    scene.open()
+    assert scene.folder is not None
+    [path] = scene.folder.glob(f"{scene.bundle.digest}.json")
+    assert json.loads(path.read_bytes())["circumstances"]["versions"]["onnxruntime"] == ort.__version__
 
 
 def test_a_choice_is_for_its_circumstances(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
