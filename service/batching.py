@@ -117,7 +117,6 @@ class DynamicBatcher(Generic[Item, Result]):
         execution: the threads shared with the other batchers of the process.
         streams: batches at a time, as far as there are threads for them; None = one for each thread.
         exclusive: a batch uses all cores: none of another batcher is to run meanwhile.
-        lends_threads: a batch has the threads of idle streams too.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
         on_batch: called after each run; what it raises is logged and goes no further.
@@ -133,7 +132,6 @@ class DynamicBatcher(Generic[Item, Result]):
         execution: ExecutionThreads,
         streams: int | None = None,
         exclusive: bool = False,
-        lends_threads: bool = False,
         limits: BatchingLimits | None = None,
         name: str = "model",
         on_batch: Callable[[BatchStats], None] | None = None,
@@ -147,7 +145,6 @@ class DynamicBatcher(Generic[Item, Result]):
         self._execution = execution
         self._streams = execution.threads if streams is None else streams
         self._exclusive = exclusive
-        self._lends_threads = lends_threads
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
         self._requests: set[Request[Item, Result]] = set()  # admitted and not yet answered
@@ -586,7 +583,7 @@ class DynamicBatcher(Generic[Item, Result]):
             padded_tokens=padded_tokens,
             queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
             run_seconds=run_seconds,
-            stream_seconds=self._streams * run.share_seconds if self._lends_threads else run_seconds,
+            stream_seconds=self._streams * run.share_seconds,
             failed=failed,
             trace_ids=trace_ids,
         )

@@ -326,8 +326,8 @@ class Settings(BaseSettings):
     streams: Literal["auto"] | int = Field(
         default="auto",
         description="Model runs at a time, which share the threads, from 1 to 64. `auto`: two with ONNX "
-        "Runtime (one where there is one thread), one with OpenVINO, where a second one has a text by itself "
-        "answered later (docs/workers.md).",
+        "Runtime (one where there is one thread), one with OpenVINO, where a second one is more texts a "
+        "second for a quarter to a half more memory (docs/workers.md).",
     )
     engine: Literal["auto", "onnxruntime", "openvino"] = Field(
         default="auto",

@@ -99,7 +99,6 @@ class FakeEngine:
     name: str = "fake"
     threads: int = 1
     streams: int = 1
-    lends_threads: bool = False
     precision: Precision = "float32"
     padding_cost: float = 1.0
     size: int = 8

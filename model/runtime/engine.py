@@ -119,12 +119,10 @@ class Engine(Protocol):
 
     @property
     def streams(self) -> int:
-        """Runs at a time that are meant to be; more wait for each other, or share what is there."""
-        ...
+        """Runs at a time that are meant to be; more wait for each other, or share what is there.
 
-    @property
-    def lends_threads(self) -> bool:
-        """Whether a run has those of streams that are idle; else each has its own, whatever the others do."""
+        A text by itself has the threads of all of them.
+        """
         ...
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -177,7 +178,7 @@ def _answers(
 ) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
     """(output, text, what the engine gives) of each text, in a padded batch or alone or both."""
     names = sorted(golden.outputs)
-    runs = _runs(tokenized, once=once)
+    runs = sorted(_runs(tokenized, once=once), key=len)
 
     def arrays_of(indices: list[int]) -> dict[str, NDArray[np.float32]]:
         batch = pad_batch(
@@ -187,9 +188,11 @@ def _answers(
         )
         return engine.run(batch, names)
 
-    # As many at a time as there will be at work, for an engine may compute those in a way of its own.
+    # An engine may compute a text by itself in one way, and in another runs beside each other, of which there
+    # are as many as there will be at work.
     with ThreadPoolExecutor(engine.streams, thread_name_prefix="conche-golden") as callers:
-        for indices, arrays in zip(runs, callers.map(arrays_of, runs), strict=True):
+        by_itself = callers.submit(arrays_of, runs[0]).result()
+        for indices, arrays in zip(runs, chain([by_itself], callers.map(arrays_of, runs[1:])), strict=True):
             for name in names:
                 for place, index in enumerate(indices):
                     # The rest of a padded row means nothing.

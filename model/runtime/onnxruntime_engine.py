@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import queue
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, reading
+from model.runtime.cores import CORES, Share
 from model.runtime.engine import (
     CPU_PROVIDER,
     GRAPH_NAME,
@@ -34,48 +33,6 @@ from model.runtime.engine import (
 _SLOWER_FUSIONS: Final = ["SkipLayerNormFusion"]
 # A promise of float32 is one of float32 products: CUDA would round their factors to 10 bits (TF32).
 _PROVIDER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
-
-
-class _Share:
-    """What one engine has of the cores just now: its runs, and those of them that its pool computes."""
-
-    def __init__(self, pool_threads: int) -> None:
-        self.pool_threads = pool_threads
-        self.runs = 0
-        self.runs_in_pool = 0
-
-
-class _Cores:
-    """Who computes: the engines of this process share its cores, and each has a pool as large as they are."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs = 0
-
-    @contextmanager
-    def run(self, share: _Share) -> Iterator[bool]:
-        """Count a run of the engine that ``share`` is of; True = its caller is to compute.
-
-        One caller of an engine does, while no other engine is at work; else its pool, until that is full.
-        """
-        with self._lock:
-            alone = self._runs == share.runs
-            full = share.runs_in_pool >= share.pool_threads
-            computes = full or (alone and share.runs == share.runs_in_pool)
-            share.runs += 1
-            share.runs_in_pool += not computes
-            self._runs += 1
-        try:
-            yield computes
-        finally:
-            with self._lock:
-                share.runs -= 1
-                share.runs_in_pool -= not computes
-                self._runs -= 1
-
-
-# One for all engines, whoever makes them: the cores are the process'. It holds nothing but a count.
-_cores: Final = _Cores()
 
 
 class OnnxRuntimeEngine:
@@ -123,14 +80,9 @@ class OnnxRuntimeEngine:
         self._session: ort.InferenceSession | None = load_gently(
             lambda: _open_session(bundle, threads, precision, providers, trace_prefix)
         )
-        self._share = _Share(threads - 1 if on_cpu else 0)
+        self._share = Share(threads - 1 if on_cpu else 0)
         self._traced = trace_prefix is not None
         _check_signature(self._session, bundle)
-
-    @property
-    def lends_threads(self) -> bool:
-        """See the class."""
-        return True
 
     @property
     def padding_cost(self) -> float:
@@ -155,7 +107,7 @@ class OnnxRuntimeEngine:
             raise RuntimeError("the engine is closed")
         self._rules.check(batch, outputs)
         feeds = {name: getattr(batch, name) for name in INPUT_NAMES}
-        with _cores.run(self._share) as caller_computes:
+        with CORES.run_with_pool(self._share) as caller_computes:
             arrays = [] if caller_computes else _run_in_pool(session, list(outputs), feeds)
             # What failed in the pool is tried once more: `run` has a type of exception for each failure, and
             # where there was no memory there may be some by now.

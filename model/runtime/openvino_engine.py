@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from model.runtime import openvino_library
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, reading
+from model.runtime.cores import CORES
 from model.runtime.engine import (
     GRAPH_NAME,
     INPUT_NAMES,
@@ -43,6 +44,7 @@ _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Ty
 # OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
 # 5,000 by default (bench/README.md).
 _KEPT_KERNELS: Final = 128
+_KEPT_KERNELS_ALONE: Final = 64
 # So tokens and lengths are rounded up: where there are up to 64, to a multiple of 8, and so on; beyond the
 # last bound to a multiple of 32.
 _TOKEN_STEPS: Final = ((64, 8), (512, 16))
@@ -55,6 +57,10 @@ _PADDING_COST: Final = 0.15
 
 class OpenVinoEngine:
     """OpenVINO on CPU.
+
+    How many threads a run has is settled when a model is compiled. With several streams it is compiled twice:
+    for runs beside each other, each of which has a stream's threads, and for a text by itself, which has all
+    of them. Both give the same answers, and have stored weights and tables in common.
 
     Weights stay as small in memory as they are stored, and are unpacked in the products that need them. Only
     they are integers: activations are computed in ``precision``.
@@ -74,7 +80,7 @@ class OpenVinoEngine:
         Args:
             bundle: a checked bundle.
             threads: compute threads; see ``threads.thread_count``.
-            streams: runs at a time, 1 to ``threads``, among which they are divided.
+            streams: runs at a time, 1 to ``threads``, among which they are divided when there are several.
             precision: bfloat16 only where ``multiplies_bfloat16`` says so.
             packed: keep weights in memory as they are stored; else as float32, once unpacked at load.
 
@@ -87,7 +93,8 @@ class OpenVinoEngine:
         self.precision: Precision = precision
         self.name = f"openvino {version()}"
         self._rules = BatchRules.of(bundle.manifest)
-        compiled = load_gently(lambda: _compile(bundle, threads, streams, precision, packed=packed))
+        forms = load_gently(lambda: _compile(bundle, threads, streams, precision, packed=packed))
+        compiled, alone = forms[0], forms[-1]
         inputs = {port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.inputs}
         self._unpadded = KEPT in inputs
         check_signature(
@@ -98,17 +105,11 @@ class OpenVinoEngine:
             },
             types=("i64", "f32"),
         )
-        self._compiled: Any = compiled
+        self._forms: list[Any] = forms
         # It has no more of them than the processor has cores, whatever it was told.
-        self.streams = int(compiled.get_property("NUM_STREAMS"))
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for _ in range(self.streams):
-            self._requests.put(compiled.create_infer_request())
-
-    @property
-    def lends_threads(self) -> bool:
-        """Which threads a stream has was settled when the model was compiled."""
-        return False
+        self.streams = _streams(compiled)
+        self._requests = _requests(compiled, self.streams)
+        self._alone = self._requests if alone is compiled else _requests(alone, 1)
 
     @property
     def padding_cost(self) -> float:
@@ -128,7 +129,7 @@ class OpenVinoEngine:
             ValueError: see ``BatchRules``.
             RuntimeError: the engine is closed.
         """
-        if self._compiled is None:
+        if not self._forms:
             raise RuntimeError("the engine is closed")
         self._rules.check(batch, outputs)
         longest = batch.input_ids.shape[1]
@@ -138,19 +139,29 @@ class OpenVinoEngine:
         if self._unpadded:
             tokens = int(batch.attention_mask.sum())
             feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKEN_STEPS))
-        requests = self._requests  # those of now: a run that ends after `close` keeps nothing alive
-        request = requests.get()
-        try:
-            if request is None:
-                raise RuntimeError("the engine is closed")
-            return self._infer(request, feeds, outputs, longest)
-        finally:
-            requests.put(request)
+        with CORES.run() as by_itself:
+            # Several texts by themselves are several runs soon, one for each stream.
+            alone = by_itself and len(batch.input_ids) == 1
+            # Those of now: a run that ends after `close` keeps nothing alive.
+            requests = self._alone if alone else self._requests
+            request = requests.get()
+            try:
+                if request is None:
+                    raise RuntimeError("the engine is closed")
+                return self._infer(request, feeds, outputs, longest, alone=alone)
+            finally:
+                requests.put(request)
 
     def _infer(
-        self, request: Any, feeds: dict[str, NDArray[np.int64]], outputs: Sequence[str], longest: int
+        self,
+        request: Any,
+        feeds: dict[str, NDArray[np.int64]],
+        outputs: Sequence[str],
+        longest: int,
+        *,
+        alone: bool,
     ) -> dict[str, NDArray[np.float32]]:
-        if self.streams == 1:
+        if alone or self.streams == 1:
             # Without `share_outputs` it would copy all outputs, hidden states too.
             request.infer(feeds, share_inputs=True, share_outputs=True)
         else:
@@ -167,13 +178,16 @@ class OpenVinoEngine:
 
     def close(self) -> None:
         """Free the model and its memory. Closing twice is fine."""
-        requests, self._requests = self._requests, queue.SimpleQueue()
-        for end in (requests, self._requests):
+        closed: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        ends = (self._requests, self._alone, closed)
+        self._requests = self._alone = closed
+        for end in ends:
             end.put(None)  # for whoever waits for a request, and those behind him
-        self._compiled = None
+        self._forms = []
 
 
-def _compile(bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool) -> Any:
+def _compile(bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool) -> list[Any]:
+    """For ``streams`` runs at a time and, if that is several, for one."""
     if precision == "bfloat16" and not openvino_library.multiplies_bfloat16():
         raise BundleError("graph", f"{bundle.path.name}: OpenVINO has no bfloat16 on this processor")
     options = {
@@ -202,12 +216,27 @@ def _compile(bundle: Bundle, threads: int, streams: int, precision: Precision, *
                 folding = passes.Manager()
                 folding.register_pass(passes.ConstantFolding())
                 folding.run_passes(model)
-            compiled = core().compile_model(model, "CPU", options)
+            forms = [core().compile_model(model, "CPU", options)]
+            if _streams(forms[0]) > 1:
+                # Of the same model, so that the two have tables and stored weights in common.
+                options |= {"NUM_STREAMS": 1, "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS_ALONE}
+                forms.append(core().compile_model(model, "CPU", options))
         except RuntimeError as error:
             raise BundleError("graph", f"{where}: {str(error).strip()}") from error
     del model
     return_freed_memory()
-    return compiled
+    return forms
+
+
+def _streams(compiled: Any) -> int:
+    return int(compiled.get_property("NUM_STREAMS"))
+
+
+def _requests(compiled: Any, number: int) -> queue.SimpleQueue[Any]:
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for _ in range(number):
+        requests.put(compiled.create_infer_request())
+    return requests
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+ort.disable_telemetry_events()  # some builds report usage to their maker; this service reports to nobody
+
 # Rows a session holds: 50 MB at 384 dimensions, copied a few times while it is made.
 _BLOCK: Final = 131_072
 # Rows quantised at a time, so that what is worked on stays in the processor's cache.

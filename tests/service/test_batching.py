@@ -328,11 +328,9 @@ async def test_a_model_of_fewer_streams_leaves_threads_to_others(streams: Execut
         assert await asyncio.gather(*calls) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("lends", "callers", "at_least", "at_most"), [(True, 1, 2, 2), (True, 2, 1, 2), (False, 1, 1, 1)]
-)
+@pytest.mark.parametrize(("callers", "at_least", "at_most"), [(1, 2, 2), (2, 1, 2)])
 async def test_a_run_that_has_all_threads_counts_for_all_streams(
-    streams: ExecutionThreads, lends: bool, callers: int, at_least: float, at_most: float
+    streams: ExecutionThreads, callers: int, at_least: float, at_most: float
 ) -> None:
     """Else an engine that one caller keeps busy would be shown as half idle."""
     stats: list[BatchStats] = []
@@ -342,7 +340,7 @@ async def test_a_run_that_has_all_threads_counts_for_all_streams(
         return [0] * len(jobs)
 
     batcher: DynamicBatcher[Job, int] = DynamicBatcher(
-        run, length=lambda job: job.length, execution=streams, lends_threads=lends, on_batch=stats.append
+        run, length=lambda job: job.length, execution=streams, on_batch=stats.append
     )
     async with batcher:
         await asyncio.gather(*(batcher.submit(Job(n, 1)) for n in range(callers)))

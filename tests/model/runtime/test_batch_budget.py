@@ -26,7 +26,6 @@ class TimedEngine:
     name = "timed 1"
     precision = "float32"
     streams = 1
-    lends_threads = False
 
     def __init__(self, curve: Mapping[int, float], clock: list[float]) -> None:
         self.runs: list[int] = []

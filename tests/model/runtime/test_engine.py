@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import shutil
 import subprocess
@@ -23,8 +24,9 @@ from onnx import NodeProto, TensorProto, helper
 from safetensors.numpy import save_file
 
 from model.runtime.bundle import Bundle, BundleError
+from model.runtime.cores import CORES
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES, Engine, TokenBatch, pad_batch
-from model.runtime.onnxruntime_engine import OnnxRuntimeEngine, _cores, _run_in_pool
+from model.runtime.onnxruntime_engine import OnnxRuntimeEngine, _run_in_pool
 from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.processor import read_processor
 from tests.bundles import (
@@ -337,7 +339,7 @@ def test_failures_in_the_pool_have_the_types_of_those_outside(bundle: Bundle) ->
 
     engine = OnnxRuntimeEngine(bundle, threads=2, streams=2)
     engine._rules = _Anything()  # type: ignore[assignment]
-    with _cores.run(engine._share), pytest.raises(type(expected.value), match="out of data bounds"):
+    with CORES.run_with_pool(engine._share), pytest.raises(type(expected.value), match="out of data bounds"):
         engine.run(TokenBatch(**wrong), [MEAN])
 
 
@@ -375,7 +377,7 @@ def test_a_run_in_the_pool_outlives_the_end_of_its_engine(bundle: Bundle) -> Non
         for _ in range(50):
             engine = OnnxRuntimeEngine(bundle, threads=2, streams=2)
             share = engine._share
-            with _cores.run(share):
+            with CORES.run_with_pool(share):
                 running = callers.submit(engine.run, batch, [MEAN])
                 wait_until(lambda share=share, running=running: share.runs == 2 or running.done())  # type: ignore[misc]
             engine.close()
@@ -383,10 +385,12 @@ def test_a_run_in_the_pool_outlives_the_end_of_its_engine(bundle: Bundle) -> Non
             del engine, running
 
 
-def test_whoever_waits_for_a_stream_of_a_closed_engine_is_told(bundle: Bundle) -> None:
+@pytest.mark.parametrize("streams", [1, 2])
+def test_whoever_waits_for_a_stream_of_a_closed_engine_is_told(bundle: Bundle, streams: int) -> None:
     """He would else wait for ever, for a run that nobody will end."""
-    engine = OpenVinoEngine(bundle, threads=1)
-    taken = engine._requests.get()
+    engine = OpenVinoEngine(bundle, threads=2, streams=streams)
+    ends = {engine._requests, engine._alone}
+    taken = [requests.get() for requests in ends for _ in range(requests.qsize())]
     with ThreadPoolExecutor(3) as callers:
         waiting = [callers.submit(engine.run, pad_batch([row(2, 3)], 0), [MEAN]) for _ in range(3)]
         engine.close()
@@ -600,10 +604,38 @@ def test_an_answer_is_not_changed_by_the_next_run(engine: Engine) -> None:
 
 def test_openvino_quantises_no_activations_and_computes_in_what_is_said(bundle: Bundle) -> None:
     """Its defaults do otherwise on some processors: eight bits in groups of 32, bfloat16 with AMX."""
-    compiled = OpenVinoEngine(bundle, threads=1)._compiled
-    assert int(compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) == 0
-    assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
-    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+    engine = OpenVinoEngine(bundle, threads=2, streams=2)
+    assert [int(form.get_property("NUM_STREAMS")) for form in engine._forms] == [2, 1]
+    for form in engine._forms:
+        assert int(form.get_property("INFERENCE_NUM_THREADS")) == 2
+        assert int(form.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) == 0
+        assert form.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
+        assert form.get_property("ENABLE_CPU_PINNING") is False
+
+
+def test_a_text_by_itself_has_the_threads_of_all_streams(bundle: Bundle) -> None:
+    """How many a run has is settled when OpenVINO compiles a model, so there are two forms; they agree."""
+    engine = OpenVinoEngine(bundle, threads=2, streams=2)
+    one, several = pad_batch([row(2, 5, 3)], 0), pad_batch([row(2, 5, 3), row(7)], 0)
+
+    def run_without(requests: queue.SimpleQueue[Any], batch: TokenBatch) -> NDArray[np.float32]:
+        """With no other requests left than those of one form."""
+        taken = [requests.get() for _ in range(requests.qsize())]
+        with ThreadPoolExecutor(1) as caller:
+            running = caller.submit(engine.run, batch, [MEAN])
+            try:
+                return running.result(HANG_LIMIT_S)[MEAN][:1]
+            finally:
+                for request in taken:
+                    requests.put(request)
+
+    by_itself = run_without(engine._requests, one)
+    in_batch = run_without(engine._alone, several)
+    with CORES.run():  # another engine's, say
+        beside_another = run_without(engine._alone, one)
+    np.testing.assert_allclose(beside_another, by_itself, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(in_batch, by_itself, rtol=0, atol=1e-6)
+    assert len(OpenVinoEngine(bundle, threads=2)._forms) == 1
 
 
 SHIPPED = Path(__file__).parents[3] / "models" / "multilingual-e5-small-zh-en"
