@@ -117,6 +117,7 @@ class DynamicBatcher(Generic[Item, Result]):
         execution: the threads shared with the other batchers of the process.
         streams: batches at a time, as far as there are threads for them; None = one for each thread.
         exclusive: a batch uses all cores: none of another batcher is to run meanwhile.
+        lends_threads: whether a batch of so many rows has the threads of idle streams, too; None = it has.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
         on_batch: called after each run; what it raises is logged and goes no further.
@@ -132,6 +133,7 @@ class DynamicBatcher(Generic[Item, Result]):
         execution: ExecutionThreads,
         streams: int | None = None,
         exclusive: bool = False,
+        lends_threads: Callable[[int], bool] | None = None,
         limits: BatchingLimits | None = None,
         name: str = "model",
         on_batch: Callable[[BatchStats], None] | None = None,
@@ -145,6 +147,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._execution = execution
         self._streams = execution.threads if streams is None else streams
         self._exclusive = exclusive
+        self._lends_threads = lends_threads or (lambda _rows: True)
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
         self._requests: set[Request[Item, Result]] = set()  # admitted and not yet answered
@@ -577,13 +580,14 @@ class DynamicBatcher(Generic[Item, Result]):
         if self._on_batch is None:
             return
         run_seconds = run.ended_at - run.started_at
+        lent = self._lends_threads(len(batch))
         stats = BatchStats(
             size=len(batch),
             tokens=tokens,
             padded_tokens=padded_tokens,
             queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
             run_seconds=run_seconds,
-            stream_seconds=self._streams * run.share_seconds,
+            stream_seconds=self._streams * run.share_seconds if lent else run_seconds,
             failed=failed,
             trace_ids=trace_ids,
         )

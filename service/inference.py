@@ -297,6 +297,7 @@ class _Model:
             streams=engine.streams,
             # Runs of one thread each have cores to themselves, whichever models they are of.
             exclusive=engine.threads > engine.streams,
+            lends_threads=engine.lends_threads,
             limits=self.limits,
             name=manifest.name,
             on_batch=None if observer is None else observer.on_batch,

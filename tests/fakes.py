@@ -114,6 +114,11 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.gate.set()
 
+    def lends_threads(self, rows: int) -> bool:
+        """Always."""
+        del rows
+        return True
+
     def computed_tokens(self, lengths: Sequence[int]) -> int:
         """A token more than rows times longest row, so that nobody counts for himself."""
         return len(lengths) * max(lengths) + 1

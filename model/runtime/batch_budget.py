@@ -7,7 +7,6 @@ slower as well; smaller ones spend more on what each run costs beside its tokens
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -35,10 +34,10 @@ _WORTH_MORE: Final = 0.9
 _BETWEEN_RUNS_S: Final = 0.0006
 # Where the smallest takes this long the machine is slow or has no time just now, and somebody waits.
 _MOST_SECONDS_OF_SMALLEST: Final = 1.0
-# For comparing one size with the next; where two rounds took longer there is no next one.
+# For comparing one size with the next; where two rounds take longer there is no next one.
 _MOST_SECONDS_OF_PAIR: Final = 3.0
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
-_PROCEDURE: Final = 4
+_PROCEDURE: Final = 5
 
 How = Literal["set", "measured", "remembered", "unsettled", "unmeasured"]
 
@@ -197,7 +196,6 @@ def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBu
         if seconds(chosen) > _MOST_SECONDS_OF_SMALLEST:
             return None
         for size in larger:
-            began = time.perf_counter()
             times, plain = compared_times(
                 {one: partial(seconds_of_token, one) for one in (chosen, size)},
                 partial(_worthwhile, chosen, size),
@@ -207,7 +205,8 @@ def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBu
             of_smaller = microseconds.setdefault(chosen, round(1e6 * times[chosen], 3))
             microseconds[size] = round(of_smaller * times[size] / times[chosen], 3)
             smaller, chosen = chosen, _worthwhile(chosen, size, times)
-            if chosen == smaller or not plain or time.perf_counter() - began >= _MOST_SECONDS_OF_PAIR:
+            of_round = sum(times[one] * engine.streams * batches[one].input_ids.size for one in times)
+            if chosen == smaller or not plain or 2 * of_round > _MOST_SECONDS_OF_PAIR:
                 break
     return BatchBudget(chosen, "measured" if plain else "unsettled", microseconds)
 

@@ -12,7 +12,7 @@ class Share:
     """What an engine with a pool of threads has of the cores just now.
 
     Attributes:
-        pool_threads: that the pool has.
+        pool_threads: threads of the pool.
         runs: of the engine.
         runs_in_pool: those of them that the pool computes.
     """

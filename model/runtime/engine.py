@@ -119,10 +119,11 @@ class Engine(Protocol):
 
     @property
     def streams(self) -> int:
-        """Runs at a time that are meant to be; more wait for each other, or share what is there.
+        """Runs at a time that are meant to be; more wait for each other, or share what is there."""
+        ...
 
-        A text by itself has the threads of all of them.
-        """
+    def lends_threads(self, rows: int) -> bool:
+        """Whether a run of so many rows has the threads of idle streams, too; one of one row always has."""
         ...
 
     @property

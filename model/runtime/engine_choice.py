@@ -40,7 +40,7 @@ _STREAMS: Final = 2
 OPENVINO_EXTRA: Final = "pip install -e '.[openvino]' in Conche's folder"
 _X86_BFLOAT16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 # To be raised with any change of what is measured or how it decides: older files are then passed over.
-_PROCEDURE: Final = 4
+_PROCEDURE: Final = 5
 # Tokens of the texts that are measured: one short text, and such as wait together when there is much to do.
 # Alike they never are, and engines differ in what they make of that (`Engine.padding_cost`).
 _ALONE: Final = (16,)

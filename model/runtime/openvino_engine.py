@@ -30,6 +30,7 @@ from model.runtime.engine import (
     check_signature,
     check_threads,
     load_gently,
+    pad_batch,
     weight_files,
 )
 from model.runtime.openvino_graph import (
@@ -44,7 +45,12 @@ _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Ty
 # OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
 # 5,000 by default (bench/README.md).
 _KEPT_KERNELS: Final = 128
+# A text by itself has fewer shapes.
 _KEPT_KERNELS_ALONE: Final = 64
+# The two forms of a model are held to each other by a text of so many tokens; they may differ by rounding, of
+# which there is more in bfloat16 (8 bits).
+_TOKENS_OF_CHECK: Final = 8
+_FORMS_APART: Final = 0.01
 # So tokens and lengths are rounded up: where there are up to 64, to a multiple of 8, and so on; beyond the
 # last bound to a multiple of 32.
 _TOKEN_STEPS: Final = ((64, 8), (512, 16))
@@ -93,23 +99,23 @@ class OpenVinoEngine:
         self.precision: Precision = precision
         self.name = f"openvino {version()}"
         self._rules = BatchRules.of(bundle.manifest)
-        forms = load_gently(lambda: _compile(bundle, threads, streams, precision, packed=packed))
-        compiled, alone = forms[0], forms[-1]
-        inputs = {port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.inputs}
+        self._forms = load_gently(lambda: _compile(bundle, threads, streams, precision, packed=packed))
+        # It has no more of them than the processor has cores, whatever it was told.
+        self.streams = self._forms[0].streams
+        inputs, outputs = self._forms[0].signature()
         self._unpadded = KEPT in inputs
         check_signature(
             bundle,
             inputs={name: kind for name, kind in inputs.items() if name not in (KEPT, PLACES)},
-            outputs={
-                port.get_any_name(): port.get_element_type().get_type_name() for port in compiled.outputs
-            },
+            outputs=outputs,
             types=("i64", "f32"),
         )
-        self._forms: list[Any] = forms
-        # It has no more of them than the processor has cores, whatever it was told.
-        self.streams = _streams(compiled)
-        self._requests = _requests(compiled, self.streams)
-        self._alone = self._requests if alone is compiled else _requests(alone, 1)
+        if len(self._forms) > 1:
+            load_gently(lambda: self._check_forms(bundle))
+
+    def lends_threads(self, rows: int) -> bool:
+        """A text by itself has all. Several are several runs soon: the batcher divides them among streams."""
+        return rows == 1
 
     @property
     def padding_cost(self) -> float:
@@ -129,8 +135,11 @@ class OpenVinoEngine:
             ValueError: see ``BatchRules``.
             RuntimeError: the engine is closed.
         """
-        if not self._forms:
-            raise RuntimeError("the engine is closed")
+        with CORES.run() as by_itself:
+            alone = by_itself and self.lends_threads(len(batch.input_ids))
+            return self._run(self._forms[-1 if alone else 0], batch, outputs)
+
+    def _run(self, form: _Form, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         self._rules.check(batch, outputs)
         longest = batch.input_ids.shape[1]
         if self._unpadded:
@@ -139,54 +148,91 @@ class OpenVinoEngine:
         if self._unpadded:
             tokens = int(batch.attention_mask.sum())
             feeds |= unpadded_inputs(batch.attention_mask, _rounded(tokens, _TOKEN_STEPS))
-        with CORES.run() as by_itself:
-            # Several texts by themselves are several runs soon, one for each stream.
-            alone = by_itself and len(batch.input_ids) == 1
-            # Those of now: a run that ends after `close` keeps nothing alive.
-            requests = self._alone if alone else self._requests
-            request = requests.get()
-            try:
-                if request is None:
-                    raise RuntimeError("the engine is closed")
-                return self._infer(request, feeds, outputs, longest, alone=alone)
-            finally:
-                requests.put(request)
+        return form.infer(feeds, outputs, longest)
 
-    def _infer(
-        self,
-        request: Any,
-        feeds: dict[str, NDArray[np.int64]],
-        outputs: Sequence[str],
-        longest: int,
-        *,
-        alone: bool,
-    ) -> dict[str, NDArray[np.float32]]:
-        if alone or self.streams == 1:
-            # Without `share_outputs` it would copy all outputs, hidden states too.
-            request.infer(feeds, share_inputs=True, share_outputs=True)
-        else:
-            # In the calling thread it would take whichever stream that thread's number comes to, and two
-            # callers might wait for one; its own threads have one each.
-            request.start_async(feeds, share_inputs=True)
-            request.wait()
-        # What is asked for is copied: the request's own arrays are overwritten by the next run.
-        results = {name: request.get_tensor(name).data for name in outputs}
-        return {
-            name: np.array(result[:, :longest] if name in PER_TOKEN_OUTPUTS else result)
-            for name, result in results.items()
-        }
+    def _check_forms(self, bundle: Bundle) -> None:
+        """Have both compute one text: of what is proved later nobody knows which of them it is that computes.
+
+        Raises:
+            BundleError: they differ.
+        """
+        tokens = np.arange(min(_TOKENS_OF_CHECK, self._rules.max_tokens)) % self._rules.vocab_size
+        batch = pad_batch([tokens.astype(np.int64)], 0)
+        one, other = (self._run(form, batch, self._rules.outputs) for form in self._forms)
+        for name, array in one.items():
+            # Written so that what is no number fails, too.
+            if not np.linalg.norm(array - other[name]) <= _FORMS_APART * np.linalg.norm(array):
+                raise BundleError(
+                    "graph",
+                    f"{bundle.path.name}/{GRAPH_NAME}: {self.name} gives another {name} with {self.threads} "
+                    f"threads than with {self.streams} streams of them",
+                )
 
     def close(self) -> None:
         """Free the model and its memory. Closing twice is fine."""
-        closed: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        ends = (self._requests, self._alone, closed)
-        self._requests = self._alone = closed
-        for end in ends:
+        for form in self._forms:
+            form.close()
+
+
+class _Form:
+    """A model compiled for a number of runs at a time."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self.streams = int(compiled.get_property("NUM_STREAMS"))
+        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(self.streams):
+            self.requests.put(compiled.create_infer_request())
+
+    def signature(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Types of inputs and of outputs, by name."""
+        inputs, outputs = (
+            {port.get_any_name(): port.get_element_type().get_type_name() for port in ports}
+            for ports in (self.compiled.inputs, self.compiled.outputs)
+        )
+        return inputs, outputs
+
+    def infer(
+        self, feeds: dict[str, NDArray[np.int64]], outputs: Sequence[str], longest: int
+    ) -> dict[str, NDArray[np.float32]]:
+        """Compute; rows of tokens end at the ``longest``.
+
+        Raises:
+            RuntimeError: it is closed.
+        """
+        requests = self.requests  # those of now: a run that ends after `close` keeps nothing alive
+        request = requests.get()
+        try:
+            if request is None:
+                raise RuntimeError("the engine is closed")
+            if self.streams == 1:
+                # Without `share_outputs` it would copy all outputs, hidden states too.
+                request.infer(feeds, share_inputs=True, share_outputs=True)
+            else:
+                # In the calling thread it would take whichever stream that thread's number comes to, and two
+                # callers might wait for one; its own threads have one each.
+                request.start_async(feeds, share_inputs=True)
+                request.wait()
+            # What is asked for is copied: the request's own arrays are overwritten by the next run.
+            results = {name: request.get_tensor(name).data for name in outputs}
+            return {
+                name: np.array(result[:, :longest] if name in PER_TOKEN_OUTPUTS else result)
+                for name, result in results.items()
+            }
+        finally:
+            requests.put(request)
+
+    def close(self) -> None:
+        """Let go of the model."""
+        requests, self.requests = self.requests, queue.SimpleQueue()
+        for end in (requests, self.requests):
             end.put(None)  # for whoever waits for a request, and those behind him
-        self._forms = []
+        self.compiled = None
 
 
-def _compile(bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool) -> list[Any]:
+def _compile(
+    bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool
+) -> list[_Form]:
     """For ``streams`` runs at a time and, if that is several, for one."""
     if precision == "bfloat16" and not openvino_library.multiplies_bfloat16():
         raise BundleError("graph", f"{bundle.path.name}: OpenVINO has no bfloat16 on this processor")
@@ -216,27 +262,16 @@ def _compile(bundle: Bundle, threads: int, streams: int, precision: Precision, *
                 folding = passes.Manager()
                 folding.register_pass(passes.ConstantFolding())
                 folding.run_passes(model)
-            forms = [core().compile_model(model, "CPU", options)]
-            if _streams(forms[0]) > 1:
+            forms = [_Form(core().compile_model(model, "CPU", options))]
+            if forms[0].streams > 1:
                 # Of the same model, so that the two have tables and stored weights in common.
                 options |= {"NUM_STREAMS": 1, "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS_ALONE}
-                forms.append(core().compile_model(model, "CPU", options))
+                forms.append(_Form(core().compile_model(model, "CPU", options)))
         except RuntimeError as error:
             raise BundleError("graph", f"{where}: {str(error).strip()}") from error
     del model
     return_freed_memory()
     return forms
-
-
-def _streams(compiled: Any) -> int:
-    return int(compiled.get_property("NUM_STREAMS"))
-
-
-def _requests(compiled: Any, number: int) -> queue.SimpleQueue[Any]:
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for _ in range(number):
-        requests.put(compiled.create_infer_request())
-    return requests
 
 
 @contextmanager

@@ -328,9 +328,11 @@ async def test_a_model_of_fewer_streams_leaves_threads_to_others(streams: Execut
         assert await asyncio.gather(*calls) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("callers", "at_least", "at_most"), [(1, 2, 2), (2, 1, 2)])
+@pytest.mark.parametrize(
+    ("lent_to", "callers", "at_least", "at_most"), [(1, 1, 2, 2), (1, 2, 1, 2), (2, 1, 1, 1)]
+)
 async def test_a_run_that_has_all_threads_counts_for_all_streams(
-    streams: ExecutionThreads, callers: int, at_least: float, at_most: float
+    streams: ExecutionThreads, lent_to: int, callers: int, at_least: float, at_most: float
 ) -> None:
     """Else an engine that one caller keeps busy would be shown as half idle."""
     stats: list[BatchStats] = []
@@ -340,7 +342,11 @@ async def test_a_run_that_has_all_threads_counts_for_all_streams(
         return [0] * len(jobs)
 
     batcher: DynamicBatcher[Job, int] = DynamicBatcher(
-        run, length=lambda job: job.length, execution=streams, on_batch=stats.append
+        run,
+        length=lambda job: job.length,
+        execution=streams,
+        lends_threads=lambda rows: rows == lent_to,
+        on_batch=stats.append,
     )
     async with batcher:
         await asyncio.gather(*(batcher.submit(Job(n, 1)) for n in range(callers)))

@@ -103,7 +103,13 @@ async def main():
 asyncio.run(main())
 """
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        subprocess.run,
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=3 * HANG_LIMIT_S,
+        cwd=Path(__file__).parents[2],
     )
     vectors, first_hit, imported = json.loads(done.stdout.splitlines()[-1])
     assert not imported

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 from safetensors.numpy import save_file
 
+from model.runtime import openvino_engine
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.cores import CORES
 from model.runtime.engine import INPUT_NAMES, OUTPUT_NAMES, Engine, TokenBatch, pad_batch
@@ -389,8 +389,7 @@ def test_a_run_in_the_pool_outlives_the_end_of_its_engine(bundle: Bundle) -> Non
 def test_whoever_waits_for_a_stream_of_a_closed_engine_is_told(bundle: Bundle, streams: int) -> None:
     """He would else wait for ever, for a run that nobody will end."""
     engine = OpenVinoEngine(bundle, threads=2, streams=streams)
-    ends = {engine._requests, engine._alone}
-    taken = [requests.get() for requests in ends for _ in range(requests.qsize())]
+    taken = [form.requests.get() for form in engine._forms for _ in range(form.streams)]
     with ThreadPoolExecutor(3) as callers:
         waiting = [callers.submit(engine.run, pad_batch([row(2, 3)], 0), [MEAN]) for _ in range(3)]
         engine.close()
@@ -603,39 +602,64 @@ def test_an_answer_is_not_changed_by_the_next_run(engine: Engine) -> None:
 
 
 def test_openvino_quantises_no_activations_and_computes_in_what_is_said(bundle: Bundle) -> None:
-    """Its defaults do otherwise on some processors: eight bits in groups of 32, bfloat16 with AMX."""
+    """Its defaults do otherwise on some processors: eight bits in groups of 32, bfloat16 with AMX.
+
+    Needs two cores, as streams do.
+    """
     engine = OpenVinoEngine(bundle, threads=2, streams=2)
-    assert [int(form.get_property("NUM_STREAMS")) for form in engine._forms] == [2, 1]
+    assert [form.streams for form in engine._forms] == [2, 1]
     for form in engine._forms:
-        assert int(form.get_property("INFERENCE_NUM_THREADS")) == 2
-        assert int(form.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) == 0
-        assert form.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
-        assert form.get_property("ENABLE_CPU_PINNING") is False
+        assert int(form.compiled.get_property("INFERENCE_NUM_THREADS")) == 2
+        assert int(form.compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) == 0
+        assert form.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
+        assert form.compiled.get_property("ENABLE_CPU_PINNING") is False
 
 
 def test_a_text_by_itself_has_the_threads_of_all_streams(bundle: Bundle) -> None:
-    """How many a run has is settled when OpenVINO compiles a model, so there are two forms; they agree."""
+    """How many a run has is settled when OpenVINO compiles a model, so there are two forms; they agree.
+
+    Needs two cores, as streams do.
+    """
     engine = OpenVinoEngine(bundle, threads=2, streams=2)
+    together, alone = engine._forms
     one, several = pad_batch([row(2, 5, 3)], 0), pad_batch([row(2, 5, 3), row(7)], 0)
 
-    def run_without(requests: queue.SimpleQueue[Any], batch: TokenBatch) -> NDArray[np.float32]:
-        """With no other requests left than those of one form."""
-        taken = [requests.get() for _ in range(requests.qsize())]
+    def run_without(form: Any, batch: TokenBatch) -> NDArray[np.float32]:
+        """While no run in this form could end."""
+        taken = [form.requests.get() for _ in range(form.streams)]
         with ThreadPoolExecutor(1) as caller:
             running = caller.submit(engine.run, batch, [MEAN])
             try:
                 return running.result(HANG_LIMIT_S)[MEAN][:1]
             finally:
                 for request in taken:
-                    requests.put(request)
+                    form.requests.put(request)
 
-    by_itself = run_without(engine._requests, one)
-    in_batch = run_without(engine._alone, several)
+    assert [engine.lends_threads(rows) for rows in (1, 2)] == [True, False]
+    by_itself = run_without(together, one)
+    in_batch = run_without(alone, several)
     with CORES.run():  # another engine's, say
-        beside_another = run_without(engine._alone, one)
+        beside_another = run_without(alone, one)
     np.testing.assert_allclose(beside_another, by_itself, rtol=0, atol=1e-6)
     np.testing.assert_allclose(in_batch, by_itself, rtol=0, atol=1e-6)
     assert len(OpenVinoEngine(bundle, threads=2)._forms) == 1
+
+
+@pytest.mark.parametrize("wrong", [1.02, np.nan])
+def test_forms_that_do_not_agree_are_refused(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    """Which of them the golden texts are run by depends on what else runs. Needs two cores, as streams do."""
+    real = openvino_engine._Form.infer
+
+    def infer(form: Any, *arguments: Any) -> dict[str, NDArray[np.float32]]:
+        factor = wrong if form.streams == 1 else 1
+        return {name: array * factor for name, array in real(form, *arguments).items()}
+
+    monkeypatch.setattr(openvino_engine._Form, "infer", infer)
+    with pytest.raises(BundleError, match=r"with 2 threads than with 2 streams") as caught:
+        OpenVinoEngine(bundle, threads=2, streams=2)
+    assert caught.value.check == "graph"
 
 
 SHIPPED = Path(__file__).parents[3] / "models" / "multilingual-e5-small-zh-en"
@@ -707,7 +731,8 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_LIMIT_S)
+    for _ in range(3):  # it happened in seven of ten
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_LIMIT_S)
 
 
 def test_openvino_reports_to_nobody(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.processor import Processor
 from model.runtime.tokenization import Tokenizer
 from tests.bundles import write_tiny_embedding_bundle
-from tests.fakes import FakeEngine
+from tests.fakes import HANG_LIMIT_S, FakeEngine
 
 ORT = Candidate("onnxruntime", "float32")
 OPENVINO = Candidate("openvino", "float32")
@@ -352,7 +352,13 @@ chooser = EngineChooser(EngineWishes(precision="float32"), threads=1, folder=Pat
 engine, choice = chooser.open(bundle, Tokenizer.from_bundle(bundle))
 print(engine.name.split()[0], choice.how, "onnxruntime" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=3 * HANG_LIMIT_S,
+    )
     assert done.stdout.strip() == "openvino remembered False"
 
 

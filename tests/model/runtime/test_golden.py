@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,14 @@ def test_the_proof_runs_as_many_at_a_time_as_there_are_streams(tmp_path: Path) -
     both = threading.Barrier(2, timeout=HANG_LIMIT_S)
 
     def meet(batch: TokenBatch, array: NDArray[np.float32]) -> None:
-        if not any(one is batch for one in batches):  # called for each output
-            batches.append(batch)
-            if 1 < len(batches) < 4:
-                both.wait()
+        if any(one is batch for one in batches):  # called for each output
+            return
+        batches.append(batch)
+        if len(batches) == 1:
+            time.sleep(0.1)
+            assert len(batches) == 1, "another one beside the first"
+        elif len(batches) < 4:
+            both.wait()
 
     batches: list[TokenBatch] = []
     engine = FaultyEngine(bundle, meet)
