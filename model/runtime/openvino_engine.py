@@ -30,7 +30,6 @@ from model.runtime.engine import (
     check_signature,
     check_threads,
     load_gently,
-    pad_batch,
     weight_files,
 )
 from model.runtime.openvino_graph import (
@@ -40,6 +39,7 @@ from model.runtime.openvino_graph import (
     unpadded_inputs,
 )
 from model.runtime.openvino_library import core, ov, passes, version
+from model.runtime.run_times import timed_batch
 
 _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Type.bf16}
 # OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
@@ -47,10 +47,10 @@ _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Ty
 _KEPT_KERNELS: Final = 128
 # A text by itself has fewer shapes.
 _KEPT_KERNELS_ALONE: Final = 64
-# The two forms of a model are held to each other by a text of so many tokens; they may differ by rounding, of
-# which there is more in bfloat16 (8 bits).
+# The two forms of a model are held to each other by a text of so many tokens; they may differ by rounding, by
+# this part of an output's length.
 _TOKENS_OF_CHECK: Final = 8
-_FORMS_APART: Final = 0.01
+_FORMS_APART: Final[dict[Precision, float]] = {"float32": 1e-4, "bfloat16": 0.01}
 # So tokens and lengths are rounded up: where there are up to 64, to a multiple of 8, and so on; beyond the
 # last bound to a multiple of 32.
 _TOKEN_STEPS: Final = ((64, 8), (512, 16))
@@ -156,12 +156,12 @@ class OpenVinoEngine:
         Raises:
             BundleError: they differ.
         """
-        tokens = np.arange(min(_TOKENS_OF_CHECK, self._rules.max_tokens)) % self._rules.vocab_size
-        batch = pad_batch([tokens.astype(np.int64)], 0)
+        batch = timed_batch(bundle.manifest, [_TOKENS_OF_CHECK], 0)
         one, other = (self._run(form, batch, self._rules.outputs) for form in self._forms)
         for name, array in one.items():
             # Written so that what is no number fails, too.
-            if not np.linalg.norm(array - other[name]) <= _FORMS_APART * np.linalg.norm(array):
+            apart = np.linalg.norm(array - other[name])
+            if not apart <= _FORMS_APART[self.precision] * np.linalg.norm(array):
                 raise BundleError(
                     "graph",
                     f"{bundle.path.name}/{GRAPH_NAME}: {self.name} gives another {name} with {self.threads} "

@@ -210,8 +210,7 @@ class Segment:
 
 
 def _in_eight_bits(rows: NDArray[np.float32]) -> QuantisedRows:
-    # Here and not at the top: it brings ONNX Runtime, 20 MB that a short FAQ can do without.
-    from service.faq.quantised import QuantisedRows  # noqa: PLC0415 - slow to import
+    from service.faq.quantised import QuantisedRows  # noqa: PLC0415 - brings onnxruntime; short FAQs need none
 
     return QuantisedRows(rows)
 
