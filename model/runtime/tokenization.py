@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
 from model.runtime.bundle import Bundle, BundleError
+from model.runtime.known_words import KnownWords
 
 TOKENIZER_NAME = "tokenizer.json"
 _PAD_TOKENS = ("[PAD]", "<pad>")
@@ -125,6 +126,8 @@ class Tokenizer:
         self.pad_token_id = _pad_token_id(tokenizer)
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True  # its name means: encode them like other text
+        self._known_words = KnownWords.of(tokenizer)
         _read_special_tokens_as_text(tokenizer)
         self._vocab_size = _vocab_size(tokenizer)
         self._tokenizer = tokenizer
@@ -190,7 +193,7 @@ class Tokenizer:
         """
         return [
             _from_encoding(encoding, text, len(prefix))
-            for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
+            for encoding, text in zip(self._encode(dict(enumerate(texts)), prefix), texts, strict=True)
         ]
 
     def tokenize_ids(
@@ -201,7 +204,7 @@ class Tokenizer:
         max_tokens: int | None = None,
         from_start: bool = False,
     ) -> list[TextIds]:
-        """Do as `tokenize` and, if asked, `truncate`, in three quarters of the time, and tell the ids only.
+        """Do as `tokenize` and, if asked, `truncate`, in less time, and tell the ids only.
 
         Args:
             texts: the callers' texts.
@@ -213,25 +216,32 @@ class Tokenizer:
             NotTextError: a text or the prefix holds half of a surrogate pair.
             ValueError: as `truncate`.
         """
-
-        def read(encoding: tokenizers.Encoding, text: str) -> TextIds:
+        read: dict[int, TextIds] = {}
+        if self._known_words is not None:
+            for index, ids in enumerate(self._known_words.ids([prefix + text for text in texts])):
+                # With a prefix a blank text has words, too.
+                if ids is None or texts[index].isspace() or not texts[index]:
+                    continue
+                if max_tokens is None or len(ids) <= max_tokens:
+                    read[index] = TextIds(ids, is_empty=False)
+        others = {index: text for index, text in enumerate(texts) if index not in read}
+        for (index, text), encoding in zip(others.items(), self._encode(others, prefix), strict=True):
             is_empty = _is_empty(encoding, text, len(prefix))
             if max_tokens is not None and len(encoding) > max_tokens:
                 whole = _from_encoding(encoding, text, len(prefix))
                 cut = self.truncate(whole, max_tokens, from_start=from_start)
-                return TextIds(cut.input_ids, is_empty, cut.truncated_tokens)
-            return TextIds(np.array(encoding.ids, dtype=np.int64), is_empty)
+                read[index] = TextIds(cut.input_ids, is_empty, cut.truncated_tokens)
+            else:
+                read[index] = TextIds(np.array(encoding.ids, dtype=np.int64), is_empty)
+        return [read[index] for index in range(len(texts))]
 
-        return [
-            read(encoding, text) for encoding, text in zip(self._encode(texts, prefix), texts, strict=True)
-        ]
-
-    def _encode(self, texts: Sequence[str], prefix: str) -> list[tokenizers.Encoding]:
+    def _encode(self, texts: Mapping[int, str], prefix: str) -> list[tokenizers.Encoding]:
+        """Tokenise ``texts``, by their places among the caller's."""
         check_characters(prefix, None)
-        for index, text in enumerate(texts):
+        for index, text in texts.items():
             check_characters(text, index)
         # The batch call, even for one text, because it lets go of the interpreter lock.
-        return self._tokenizer.encode_batch([prefix + text for text in texts])
+        return self._tokenizer.encode_batch([prefix + text for text in texts.values()]) if texts else []
 
     @property
     def vocab_size(self) -> int:
@@ -383,10 +393,9 @@ def _pad_token_id(tokenizer: tokenizers.Tokenizer) -> int:
 
 
 def _read_special_tokens_as_text(tokenizer: tokenizers.Tokenizer) -> None:
-    tokenizer.encode_special_tokens = True  # its name means: encode them like other text
-    # Not enough: a Unigram vocabulary has special tokens among its pieces, and with the best score of all. No
-    # piece reaches across a split, so each is split behind its first character; after normalisation, since
-    # that makes "</s>" of full-width characters as well.
+    # ``encode_special_tokens`` is not enough: a Unigram vocabulary has special tokens among its pieces, and
+    # with the best score of all. No piece reaches across a split, so each is split behind its first
+    # character; after normalisation, since that makes "</s>" of full-width characters as well.
     spelt = [added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special]
     starts = [f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in spelt if len(token) > 1]
     if not starts:

@@ -1,0 +1,129 @@
+"""Token ids of words seen before: a BERT tokenizer makes those of a word from nothing but the word.
+
+The library reads each text anew, character by character, and most of that is finding where words are and
+keeping account of places that nobody asks for when a text is embedded. Here words are found by a regular
+expression, in texts of characters for which that is certain, and each word is asked of the library once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final, Self
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import models, normalizers, pre_tokenizers
+
+# Printable ASCII: letters and digits make words, all else but the space is punctuation, one word each.
+_ASCII: Final = r" -~"
+# Chinese characters, and the punctuation that stands between them: one word each, and the same before
+# and after BERT's normaliser. Not all that it reads: it takes accents off, and controls out.
+_CHINESE: Final = (
+    r"\u4e00-\u9fff\u00b7\u2014\u2018\u2019\u201c\u201d\u2026"
+    r"\u3001\u3002\u3008-\u3011\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
+)
+_WORDS: Final = re.compile("[a-zA-Z0-9]+|[^ ]")
+
+# Python finds the words, with the interpreter's lock; in a text of so many characters for some 0.3 ms.
+MOST_CHARACTERS: Final = 8_192
+# English text of any length has most of its words among fewer; together they take some 4 MB.
+MOST_WORDS: Final = 20_000
+# Longer ones come seldom twice.
+MOST_LETTERS: Final = 24
+
+
+class KnownWords:
+    """The words that a tokenizer has been asked for. May be used from several threads at once.
+
+    It forgets all of them where they become too many, so that those of one hour do not keep out those of
+    the next.
+    """
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, *, lowercase: bool, readable: re.Pattern[str]
+    ) -> None:
+        """Know nothing yet; see `of`."""
+        self._tokenizer = tokenizer
+        self._lowercase = lowercase
+        self._readable = readable
+        self._known: dict[str, tuple[int, ...]] = {}
+        # What is put around a text.
+        word = tokenizer.encode("a", add_special_tokens=False).ids
+        framed = tokenizer.encode("a").ids
+        first = framed.index(word[0])
+        self._before, self._after = framed[:first], framed[first + len(word) :]
+
+    @classmethod
+    def of(cls, tokenizer: tokenizers.Tokenizer) -> Self | None:
+        """Of a tokenizer that reads special tokens as text, but has not been told to look for them spelt out.
+
+        Returns:
+            None: its words are not BERT's, or a text is more to it than its words.
+
+        Source: tokenizers, ``normalizers/bert.rs``, ``pre_tokenizers/bert.rs`` and ``models/wordpiece``.
+        """
+        normalizer = tokenizer.normalizer
+        is_bert = (
+            isinstance(normalizer, normalizers.BertNormalizer)
+            and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+            and isinstance(tokenizer.model, models.WordPiece)
+        )
+        # Those that are not special are looked for in the text as a whole.
+        added = tokenizer.get_added_tokens_decoder().values()
+        if not is_bert or not all(token.special for token in added):
+            return None
+        if tokenizer.token_to_id(tokenizer.model.unk_token) is None:  # then a word may be an error
+            return None
+        readable = _ASCII + (_CHINESE if normalizer.handle_chinese_chars else "")
+        return cls(tokenizer, lowercase=normalizer.lowercase, readable=re.compile(f"[{readable}]+"))
+
+    def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64] | None]:
+        """The ids of each text, special tokens included, as the tokenizer itself gives them.
+
+        Returns:
+            [S] int64 each. None = the text is to be read by the tokenizer: it is long, or blank, or has
+            characters of which nobody can say without it what becomes of them.
+        """
+        known = self._known  # this call's: another may forget them meanwhile
+        read: list[NDArray[np.int64] | None] = [None] * len(texts)
+        waiting: dict[int, list[str]] = {}
+        for index, text in enumerate(texts):
+            if words := self._words(text):
+                try:
+                    read[index] = self._framed(words, known)
+                except KeyError:
+                    waiting[index] = words
+        if waiting:
+            known = self._learn({word for words in waiting.values() for word in words}, known)
+            for index, words in waiting.items():
+                read[index] = self._framed(words, known)
+        return read
+
+    def _words(self, text: str) -> list[str] | None:
+        if len(text) > MOST_CHARACTERS or not self._readable.fullmatch(text):
+            return None
+        return _WORDS.findall(text.lower() if self._lowercase else text)
+
+    def _learn(self, words: set[str], known: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Ask the tokenizer for those that are not known, and keep what it says of those that may come again.
+
+        Returns:
+            All of ``words``.
+        """
+        found = {word: known[word] for word in words if word in known}
+        unknown = sorted(words - found.keys())
+        encodings = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
+        learnt = {word: tuple(encoding.ids) for word, encoding in zip(unknown, encodings, strict=True)}
+        kept = {word: ids for word, ids in learnt.items() if len(word) <= MOST_LETTERS}
+        if len(self._known) + len(kept) > MOST_WORDS:
+            self._known = {}
+        if len(kept) <= MOST_WORDS:
+            self._known.update(kept)
+        return found | learnt
+
+    def _framed(self, words: list[str], known: dict[str, tuple[int, ...]]) -> NDArray[np.int64]:
+        own = chain.from_iterable(map(known.__getitem__, words))
+        return np.array([*self._before, *own, *self._after], dtype=np.int64)
