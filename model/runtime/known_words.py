@@ -115,14 +115,25 @@ class KnownWords:
         """
         found = {word: known[word] for word in words if word in known}
         unknown = sorted(words - found.keys())
-        encodings = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
-        learnt = {word: tuple(encoding.ids) for word, encoding in zip(unknown, encodings, strict=True)}
+        learnt = self._asked(unknown)
         kept = {word: ids for word, ids in learnt.items() if len(word) <= MOST_LETTERS}
         if len(self._known) + len(kept) > MOST_WORDS:
             self._known = {}
         if len(kept) <= MOST_WORDS:
             self._known.update(kept)
         return found | learnt
+
+    def _asked(self, words: list[str]) -> dict[str, tuple[int, ...]]:
+        """What the tokenizer says of each word, asked for all as one text: many texts take far longer."""
+        (encoding,) = self._tokenizer.encode_batch([" ".join(words)], add_special_tokens=False)
+        parts: dict[int | None, list[int]] = {}
+        for token_id, place in zip(encoding.ids, encoding.word_ids, strict=True):
+            parts.setdefault(place, []).append(token_id)
+        if list(parts) == list(range(len(words))):
+            return {word: tuple(ids) for word, ids in zip(words, parts.values(), strict=True)}
+        # A word that spells a special token is split, and so counts as two.
+        encodings = self._tokenizer.encode_batch_fast(words, add_special_tokens=False)
+        return {word: tuple(encoding.ids) for word, encoding in zip(words, encodings, strict=True)}
 
     def _framed(self, words: list[str], known: dict[str, tuple[int, ...]]) -> NDArray[np.int64]:
         own = chain.from_iterable(map(known.__getitem__, words))

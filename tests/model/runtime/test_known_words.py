@@ -104,6 +104,21 @@ def test_texts_are_read_as_without(texts: list[str], which: int, prefix: str) ->
             assert (ids.is_empty, ids.truncated_tokens) == (other.is_empty, other.truncated_tokens)
 
 
+def test_a_word_that_spells_a_special_token_is_one_word() -> None:
+    """It is text, split so that it cannot be taken for the token; its neighbours keep their own ids."""
+    raw = bert(lowercase=False)
+    raw.add_special_tokens([AddedToken("catsb")])
+    reader = Reader(raw)
+    assert reader._known_words is not None
+    texts = ["the cat xcatsb abb catsb", "catsb", "cat"]
+    for text, ids, tokenized in zip(
+        texts, reader._known_words.ids(texts), reader.tokenize(texts), strict=True
+    ):
+        assert ids is not None
+        assert ids.tolist() == tokenized.input_ids.tolist(), text
+        assert raw.token_to_id("catsb") not in ids
+
+
 def other_pre_tokenizer() -> Tokenizer:
     """Words are the white space's."""
     tokenizer = bert()
