@@ -383,6 +383,8 @@ def _first_fault(error: RequestValidationError) -> InvalidInputError:
         message = "there is no such field"
         if not _FIELD_NAME.fullmatch(str(path[-1])):
             path.pop()
+    elif fault["type"] == "missing":  # null means "not said", see `lenient_body`
+        message = "the field is required; it is missing or null"
     param = next((part for part in path if isinstance(part, str)), None)
     index = next((part for part in path if isinstance(part, int)), None)
     # Of an item of a list, the field at fault: `entries[3].question`.

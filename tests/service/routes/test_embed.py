@@ -70,6 +70,16 @@ async def test_null_means_not_said_and_unknown_fields_are_ignored(client: httpx.
     )
 
 
+@pytest.mark.parametrize("body", [{}, {"inputs": None}])
+async def test_what_is_required_may_be_neither_missing_nor_null(
+    client: httpx.AsyncClient, body: dict[str, object]
+) -> None:
+    """And the message says so: null is there, to whoever wrote it."""
+    refusal = await client.post("/embed", json=body)
+    assert refusal.status_code == 422
+    assert refusal.json()["error"] == "inputs: the field is required; it is missing or null"
+
+
 async def test_a_text_too_long_is_refused_by_default(client: httpx.AsyncClient) -> None:
     """Index, counts, limit and the way out are named; nothing is cut in silence."""
     answer = await client.post("/embed", json={"inputs": ["hello", LONG]})
