@@ -29,10 +29,15 @@ _WORDS: Final = re.compile("[a-zA-Z0-9]+|[^ ]")
 
 # Python finds the words, with the interpreter's lock; in a text of so many characters for some 0.3 ms.
 MOST_CHARACTERS: Final = 8_192
-# English text of any length has most of its words among fewer; together they take some 4 MB.
+# English text of any length has most of its words among fewer. Together they take some 4 MB, and 18 at most.
 MOST_WORDS: Final = 20_000
+# Of a text. One with more is quicker read by the tokenizer itself.
+MOST_NEW_WORDS: Final = 64
 # Longer ones come seldom twice.
 MOST_LETTERS: Final = 24
+
+# Ids before a text's own, and behind them.
+Frame = tuple[list[int], list[int]]
 
 
 class KnownWords:
@@ -43,18 +48,14 @@ class KnownWords:
     """
 
     def __init__(
-        self, tokenizer: tokenizers.Tokenizer, *, lowercase: bool, readable: re.Pattern[str]
+        self, tokenizer: tokenizers.Tokenizer, *, lowercase: bool, readable: re.Pattern[str], frame: Frame
     ) -> None:
         """Know nothing yet; see `of`."""
         self._tokenizer = tokenizer
         self._lowercase = lowercase
         self._readable = readable
         self._known: dict[str, tuple[int, ...]] = {}
-        # What is put around a text.
-        word = tokenizer.encode("a", add_special_tokens=False).ids
-        framed = tokenizer.encode("a").ids
-        first = framed.index(word[0])
-        self._before, self._after = framed[:first], framed[first + len(word) :]
+        self._before, self._after = frame
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> Self | None:
@@ -75,17 +76,23 @@ class KnownWords:
         added = tokenizer.get_added_tokens_decoder().values()
         if not is_bert or not all(token.special for token in added):
             return None
-        if tokenizer.token_to_id(tokenizer.model.unk_token) is None:  # then a word may be an error
+        # Where the model lacks it, a word without pieces is an error.
+        if tokenizer.model.token_to_id(tokenizer.model.unk_token) is None:
+            return None
+        frame = _frame(tokenizer)
+        if frame is None:
             return None
         readable = _ASCII + (_CHINESE if normalizer.handle_chinese_chars else "")
-        return cls(tokenizer, lowercase=normalizer.lowercase, readable=re.compile(f"[{readable}]+"))
+        return cls(
+            tokenizer, lowercase=normalizer.lowercase, readable=re.compile(f"[{readable}]+"), frame=frame
+        )
 
     def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64] | None]:
         """The ids of each text, special tokens included, as the tokenizer itself gives them.
 
         Returns:
             [S] int64 each. None = the text is to be read by the tokenizer: it is long, or blank, or has
-            characters of which nobody can say without it what becomes of them.
+            characters of which nobody can say without it what becomes of them, or many new words.
         """
         known = self._known  # this call's: another may forget them meanwhile
         read: list[NDArray[np.int64] | None] = [None] * len(texts)
@@ -97,7 +104,15 @@ class KnownWords:
                 except KeyError:
                     waiting[index] = words
         if waiting:
-            known = self._learn({word for words in waiting.values() for word in words}, known)
+            asked: set[str] = set()
+            for index, words in list(waiting.items()):
+                new = [word for word in dict.fromkeys(words) if word not in known]
+                if len(new) > MOST_NEW_WORDS:
+                    del waiting[index]
+                    asked.update(new[:MOST_NEW_WORDS])  # some of them, so that such texts become known, too
+                else:
+                    asked.update(words)
+            known = self._learn(asked, known)
             for index, words in waiting.items():
                 read[index] = self._framed(words, known)
         return read
@@ -138,3 +153,15 @@ class KnownWords:
     def _framed(self, words: list[str], known: dict[str, tuple[int, ...]]) -> NDArray[np.int64]:
         own = chain.from_iterable(map(known.__getitem__, words))
         return np.array([*self._before, *own, *self._after], dtype=np.int64)
+
+
+def _frame(tokenizer: tokenizers.Tokenizer) -> Frame | None:
+    """What a tokenizer puts around a text; None if that is not all that it does with a text's tokens."""
+    own = [token.id for word in ("a", "b") for token in tokenizer.model.tokenize(word)]
+    encoding = tokenizer.encode("a b")
+    first = next((place for place, special in enumerate(encoding.special_tokens_mask) if not special), 0)
+    before, after = encoding.ids[:first], encoding.ids[first + len(own) :]
+    is_all = encoding.ids[first : first + len(own)] == own and all(
+        encoding.special_tokens_mask[first + len(own) :]
+    )
+    return (before, after) if is_all else None

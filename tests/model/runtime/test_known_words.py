@@ -140,12 +140,65 @@ def without_unknown() -> Tokenizer:
     return tokenizer
 
 
+def twice() -> Tokenizer:
+    """Each text is in a row twice."""
+    tokenizer = bert()
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP] $A [SEP]", special_tokens=ends
+    )
+    return tokenizer
+
+
+def unknown_to_the_model() -> Tokenizer:
+    """What stands for a word without pieces is an added token, and the model does without."""
+    tokenizer = Tokenizer(models.WordPiece({"[PAD]": 0, "b": 1}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens([AddedToken("[UNK]")])
+    return tokenizer
+
+
 @pytest.mark.parametrize(
-    "tokenizer", [bert(special=False), other_pre_tokenizer(), other_normalizer(), without_unknown()]
+    "tokenizer",
+    [
+        bert(special=False),
+        other_pre_tokenizer(),
+        other_normalizer(),
+        without_unknown(),
+        twice(),
+        unknown_to_the_model(),
+    ],
 )
 def test_others_are_left_alone(tokenizer: Tokenizer) -> None:
     """Those of which a text may be more than its words, and those that have others."""
     assert KnownWords.of(tokenizer) is None
+
+
+@pytest.mark.parametrize("single", ["a $A [SEP]", "[UNK] $A [SEP]", "$A", "[CLS] $A", "[CLS] [CLS] $A a"])
+def test_what_stands_around_a_text_may_be_what_is_in_it(single: str) -> None:
+    """The frame is told by what is marked as added, not by its ids."""
+    raw = bert()
+    ends = [(token, raw.token_to_id(token)) for token in ("[CLS]", "[SEP]", "[UNK]", "a")]
+    raw.post_processor = processors.TemplateProcessing(single=single, special_tokens=ends)
+    reader = Reader(raw)
+    assert reader._known_words is not None
+    for text, ids in zip(["b", "a b", "q a"], reader._known_words.ids(["b", "a b", "q a"]), strict=True):
+        assert ids is not None
+        assert ids.tolist() == raw.encode(text).ids
+
+
+def test_a_text_of_new_words_is_the_tokenizers() -> None:
+    """Asked for each, it would take longer than the text; some are learnt, so that it is known in the end."""
+    raw = bert()
+    known = KnownWords.of(raw)
+    assert known is not None
+    text = " ".join(f"a{number}" for number in range(3 * known_words.MOST_NEW_WORDS + 1))
+    for _ in range(3):
+        assert known.ids(["a b", text])[1] is None
+    (ids,) = known.ids([text])
+    assert ids is not None
+    assert ids.tolist() == raw.encode(text).ids
 
 
 def test_long_texts_are_the_tokenizers() -> None:
