@@ -92,15 +92,6 @@ class Measurements:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def best(self, workload: str, contestant: str) -> float | None:
-        """The greatest throughput so far, in texts a second."""
-        found = [
-            one["texts_per_s"]
-            for one in self.lines
-            if one["workload"] == workload and one["contestant"] == contestant and "texts_per_s" in one
-        ]
-        return max(found, default=None)
-
 
 @dataclass
 class Run:
@@ -158,8 +149,8 @@ class Run:
                     self._prove(contestant, turn.workload)
                 assert contestant.process is not None
                 contestant.process.resume()
-                result = self._measured(contestant, turn)
-                self.measurements.add(turn, asdict(result))
+                result, more = self._measured(contestant, turn)
+                self.measurements.add(turn, {**asdict(result), **more})
                 told = f"{result.texts_per_s:.1f} texts/s"
                 told += (
                     ""
@@ -167,6 +158,7 @@ class Run:
                     else f", p50 {result.p50_ms:.1f} ms, p99 {result.p99_ms:.1f} ms"
                 )
                 told += f", {result.refused} refused" if result.refused else ""
+                told += "".join(f", {name} {value:.2f}" for name, value in more.items())
                 told += f", FAILED {dict(result.failed)}" if result.failed else ""
         except NotRunningError as error:
             contestant.stop()
@@ -178,23 +170,24 @@ class Run:
             contestant.process.pause()
         return told
 
-    def _measured(self, contestant: Contestant, turn: Turn) -> Result:
+    def _measured(self, contestant: Contestant, turn: Turn) -> tuple[Result, dict[str, float]]:
+        """What a turn gave, and what is told of its workload alone."""
         workload = turn.workload
         if workload.kind != "overload":
             job = self.texts.job(workload, seconds=self.seconds)
             if turn.round == 0 and workload.per_request <= _WARMED_UP_FOR:
                 # A first go at it, not counted: caches, shapes, connections.
                 contestant.time(replace(job, clients=1, seconds=min(0.3, self.seconds / 4)))
-            return contestant.time(job)
-        peak = self.measurements.best(BATCHES.name, contestant.name)
-        if peak is None:
-            raise NotRunningError(
-                f"{BATCHES.title} has not been measured, so what ten times of it is is not known"
-            )
-        rate = OVERLOAD * peak / workload.per_request
-        return contestant.time(
+            return contestant.time(job), {}
+        peak_job = self.texts.job(BATCHES, seconds=self.seconds)
+        before = contestant.time(peak_job).texts_per_s
+        rate = OVERLOAD * before / workload.per_request
+        result = contestant.time(
             self.texts.job(workload, seconds=4 * self.seconds, rate=rate, patience=20 * self.seconds)
         )
+        # Right before and right after: a peak of some minutes ago may be that of another machine.
+        after = contestant.time(peak_job).texts_per_s
+        return result, {"kept": 2 * result.texts_per_s / (before + after)}
 
     def _prove(self, contestant: Contestant, workload: Workload) -> None:
         """Refuse a contestant whose vectors are not those of the model.

@@ -35,7 +35,7 @@ class Workload:
         route: what is asked for.
         rounds: how often everybody's turn comes, at most.
         early: whether it has had its third round before others have their first: the figures that are quoted.
-        kind: ``start`` starts servers anew, ``overload`` sends ten times of what was answered before.
+        kind: ``start`` starts servers anew, ``overload`` sends ten times of what was answered right before.
     """
 
     name: str
@@ -60,7 +60,7 @@ MANY: Final = Workload(
 )
 BATCHES: Final = Workload(name="batches", title="8 clients, 32 texts", rounds=5, early=True)
 BULK: Final = Workload(name="bulk", title="1 client, 2,048 texts", clients=1, per_request=2048)
-OVERLOAD: Final = Workload(name="overload", title="10 times too many, 32 texts", rounds=1, kind="overload")
+OVERLOAD: Final = Workload(name="overload", title="10 times too many, 32 texts", kind="overload")
 START: Final = Workload(name="start", title="start to ready", kind="start")
 SEARCH: Final = Workload(
     name="search", title="/search, 100,000 entries, 8 clients", model=DEFAULT, texts="queries",

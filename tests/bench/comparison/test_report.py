@@ -25,7 +25,7 @@ LINES = [
     line("batches", "bare engine, packed, x", 0, 500.0, failed={}),
     line("batches", "bare engine, packed, x", 1, 250.0, failed={}),
     {"workload": "batches", "contestant": "other", "round": 0, "error": "ended: no memory"},
-    line("overload", "Conche", 0, 270.0, p99_ms=900.0, refused=7, refused_p99_ms=30.0, failed={}),
+    line("overload", "Conche", 0, 270.0, p99_ms=900.0, refused=7, refused_p99_ms=30.0, kept=0.9, failed={}),
     {
         "workload": "start",
         "contestant": "Conche, default models",
@@ -36,8 +36,8 @@ LINES = [
 ]
 
 MORE_LINES = [
-    line("batches", "Conche, two streams", 0, 330.0, failed={}),
-    line("overload", "Conche, two streams", 0, 300.0, failed={}),
+    line("batches", "Conche, two streams", 0, 440.0, failed={}),
+    line("overload", "Conche, two streams", 0, 300.0, kept=0.909, failed={}),
     line("one", "Conche", 0, 250.0, p50_ms=4.0, failed={}),
     line("one", "bare engine, packed, x", 0, 400.0, p50_ms=2.25, failed={}),
     line("one-short", "Conche", 0, 500.0, p50_ms=2.0, failed={}),

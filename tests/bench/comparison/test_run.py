@@ -1,5 +1,6 @@
 """Whose turn it is, what a run that goes on with another one repeats, and what happens to those who fail."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from comparison.contestants import Contestant, Job, Result
 from comparison.processes import NotRunningError
 from comparison.run import Measurements, Run, turns
-from comparison.workloads import BATCHES, MANY, ONE, OVERLOAD, Texts
+from comparison.workloads import MANY, ONE, OVERLOAD, Texts
 from numpy.typing import NDArray
 
 ENTRANTS = {"one": ["a", "b", "c"], "many": ["a", "b"]}
@@ -39,11 +40,19 @@ class FakeProcess:
 
 
 class FakeContestant(Contestant):
-    """Answers at once with a fixed rate; remembers what it was asked."""
+    """Answers at once with fixed rates, in turn; remembers what it was asked."""
 
-    def __init__(self, name: str, vector: Sequence[float] = (1.0, 0.0), *, breaks: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        vector: Sequence[float] = (1.0, 0.0),
+        *,
+        breaks: bool = False,
+        rates: Sequence[float] = (64.0,),
+    ) -> None:
         super().__init__(name, "fake")
         self.jobs: list[Job] = []
+        self._rates = itertools.cycle(rates)
         self._vector = vector
         self._breaks = breaks
 
@@ -57,7 +66,7 @@ class FakeContestant(Contestant):
         self.jobs.append(job)
         if self._breaks:
             raise NotRunningError("broken")
-        return Result(texts_per_s=64.0, tokens_per_s=640.0, requests=1, seconds=job.seconds)
+        return Result(texts_per_s=next(self._rates), tokens_per_s=640.0, requests=1, seconds=job.seconds)
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The same for all."""
@@ -167,14 +176,16 @@ def test_a_failure_is_written_down_and_the_others_go_on(tmp_path: Path) -> None:
 
 def test_overload_is_ten_times_what_was_answered_before(tmp_path: Path) -> None:
     """64 texts a second in requests of 32 are two requests a second, so twenty."""
-    one = FakeContestant("a")
+    one = FakeContestant("a", rates=[64.0, 45.0, 36.0])
     run = make_run(tmp_path / "m.jsonl", one)
-    run.take(list(turns([BATCHES, OVERLOAD], {"batches": ["a"], "overload": ["a"]}, 1)))
-    assert one.jobs[-1].rate == 20.0
-
-
-def test_overload_of_an_unknown_rate_is_not_made_up(tmp_path: Path) -> None:
-    """Without a peak there is nothing to take ten times of."""
-    run = make_run(tmp_path / "m.jsonl", FakeContestant("a"))
     run.take(list(turns([OVERLOAD], {"overload": ["a"]}, 1)))
-    assert "has not been measured" in run.measurements.lines[0]["error"]
+    assert [job.rate for job in one.jobs[-3:]] == [None, 20.0, None]
+
+
+def test_what_an_overload_keeps_is_of_the_peaks_right_before_and_after_it(tmp_path: Path) -> None:
+    """The machine may have become slower since an earlier workload."""
+    run = make_run(tmp_path / "m.jsonl", FakeContestant("a", rates=[64.0, 45.0, 36.0]))
+    run.take(list(turns([OVERLOAD], {"overload": ["a"]}, 1)))
+    [line] = run.measurements.lines
+    assert line["texts_per_s"] == 45.0
+    assert line["kept"] == pytest.approx(0.9)
