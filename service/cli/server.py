@@ -215,6 +215,8 @@ class Server(BoundedServer):
         services.draining = True
         if self._link is not None:
             self._link.stopping()
+        elif self._stopped_by is not None:
+            logger.info("stopping on %s", signal.Signals(self._stopped_by).name)
         clock = AwakeClock()  # who was stopped meanwhile had no time to finish
         await self._go_on_accepting(clock)
         for closable in (*self.servers, *(sockets or ())):

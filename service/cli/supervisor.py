@@ -168,6 +168,7 @@ class Supervisor:
     def _pass_on(self, number: int) -> None:
         """Have all workers stop; the second time, at once."""
         if self._stop_by is None:
+            logger.info("stopping on %s", signal.Signals(number).name)
             self._stop(number)
             return
         self._stop_by = min(self._stop_by, self._clock.now() + _STOP_MARGIN_S)

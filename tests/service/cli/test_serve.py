@@ -138,7 +138,7 @@ def test_an_offer_to_speak_http_2_is_passed_over(served: Running) -> None:
     assert len(answer.json()) == 1
     served.process.terminate()
     _, errors = served.process.communicate(timeout=HANG_S)
-    assert [json.loads(line)["message"] for line in errors.splitlines()] == ["request"]
+    assert _messages(errors) == ["request", "stopping on SIGTERM"]
 
 
 def test_a_method_that_nobody_knows_gets_our_error(served: Running) -> None:
@@ -149,14 +149,14 @@ def test_a_method_that_nobody_knows_gets_our_error(served: Running) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_exit_code_0_and_no_traceback(served: Running, number: int) -> None:
-    """An orderly stop is no failure, whoever asks for it."""
+def test_a_signal_ends_it_with_exit_code_0_and_one_line(served: Running, number: int) -> None:
+    """An orderly stop is no failure, whoever asks for it, and the log says that somebody did."""
     with httpx.Client(base_url=served.url, timeout=HANG_S) as client:
         assert client.get("/readyz").status_code == 200  # and its connection stays open
         served.process.send_signal(number)
         _, errors = served.process.communicate(timeout=HANG_S)
     assert served.process.returncode == 0
-    assert errors == ""
+    assert _messages(errors) == [f"stopping on {signal.Signals(number).name}"]
 
 
 class Unfinished:
@@ -179,6 +179,10 @@ class Unfinished:
         self.connection.close()
         head, _, body = received.partition(b"\r\n\r\n")
         return head.decode().lower(), json.loads(body)
+
+
+def _messages(lines: str) -> list[str]:
+    return [json.loads(line)["message"] for line in lines.splitlines()]
 
 
 def _read_until(process: subprocess.Popen[str], words: str) -> str:
@@ -381,7 +385,7 @@ def test_what_prevents_the_start_is_one_line_and_a_failure(
 def test_files_for_all_connections_are_allowed_or_missed_aloud(models_folder: Path) -> None:
     """The usual 1,024 are fewer than the connections that may be; raised if the system lets us."""
 
-    def started(hard: int) -> tuple[int, str]:
+    def started(hard: int) -> tuple[int, list[str]]:
         limited = ("sh", "-c", f'ulimit -Sn 1024; ulimit -Hn {hard}; exec "$@"', "sh")
         process = _start(models_folder, within=limited, CONCHE_FAQ_STORE="none")
         try:
@@ -390,9 +394,9 @@ def test_files_for_all_connections_are_allowed_or_missed_aloud(models_folder: Pa
         finally:
             process.terminate()
             _, errors = process.communicate(timeout=HANG_S)
-        return soft, errors
+        return soft, _messages(errors)
 
-    assert started(4096) == (2048 + 256, "")
-    soft, errors = started(2000)
+    assert started(4096) == (2048 + 256, ["stopping on SIGTERM"])
+    soft, messages = started(2000)
     assert soft == 2000
-    assert "CONCHE_LIMITS__MAX_CONNECTIONS" in errors
+    assert "CONCHE_LIMITS__MAX_CONNECTIONS" in messages[0]
