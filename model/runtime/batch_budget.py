@@ -88,11 +88,10 @@ class BudgetTuner:
         if any(key.startswith(network) for key in self._measured):
             return False
 
-        def read(record: Any) -> bool:
-            then = record["circumstances"]
+        def fits(then: Any) -> bool:
             return all(then[name] == value for name, value in self._machine().items())
 
-        return not read_record(self._path(bundle), "budget of batches", read)
+        return not read_record(self._path(bundle), "budget of batches", fits, lambda _: True)
 
     def budget(self, bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget:
         """Of ``bundle``, which ``engine`` runs."""
@@ -155,20 +154,24 @@ class BudgetTuner:
         }
 
     def _recall(self, bundle: Bundle, engine: Engine) -> BatchBudget | None:
-        def read(record: Any) -> BatchBudget | None:
-            if record["circumstances"] != self._circumstances(engine):
-                return None
+        def read(record: Any) -> BatchBudget:
             microseconds = {int(key): float(value) for key, value in record["microseconds"].items()}
             tokens = int(record["tokens"])
             if tokens not in microseconds:
                 raise ValueError(f"{tokens} tokens were not measured")
             return BatchBudget(tokens, "remembered", microseconds)
 
-        return read_record(self._path(bundle), "budget of batches", read)
+        now = self._circumstances(engine)
+        return read_record(self._path(bundle), "budget of batches", lambda then: bool(then == now), read)
 
     def _keep(self, bundle: Bundle, engine: Engine, budget: BatchBudget) -> None:
-        record = {"circumstances": self._circumstances(engine), **asdict(budget)}
-        write_record(self._path(bundle), "budget of batches", record, for_now=budget.how == "unsettled")
+        write_record(
+            self._path(bundle),
+            "budget of batches",
+            self._circumstances(engine),
+            asdict(budget),
+            for_now=budget.how == "unsettled",
+        )
 
 
 def measure_budget(bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget | None:

@@ -203,18 +203,16 @@ def _openvino_multiplies_bfloat16(processor: Processor, folder: Path | None) -> 
     path = None if folder is None else folder / "openvino.json"
     what = "what OpenVINO can do here"
 
-    def read(record: Any) -> bool | None:
-        if record["circumstances"] != circumstances:
-            return None
+    def read(record: Any) -> bool:
         return {"bfloat16": True, "no bfloat16": False}[record["has"]]
 
-    if (known := read_record(path, what, read)) is not None:
+    if (known := read_record(path, what, lambda then: bool(then == circumstances), read)) is not None:
         return known
     # Here and not at the top: it takes a quarter of a second and 25 MB, and need not be installed.
     from model.runtime import openvino_library  # noqa: PLC0415
 
     has = openvino_library.multiplies_bfloat16()
-    write_record(path, what, {"circumstances": circumstances, "has": "bfloat16" if has else "no bfloat16"})
+    write_record(path, what, circumstances, {"has": "bfloat16" if has else "no bfloat16"})
     return has
 
 
@@ -441,8 +439,6 @@ class EngineChooser:
         """The choice kept for these circumstances; a file that cannot be read can be made again."""
 
         def read(record: Any) -> EngineChoice | None:
-            if record["circumstances"] != self._circumstances():
-                return None
             candidate = Candidate(**record["chosen"])
             milliseconds = {str(key): float(value) for key, value in record["milliseconds"].items()}
             refused = {str(key): str(value) for key, value in record["refused"].items()}
@@ -450,16 +446,22 @@ class EngineChooser:
                 return None
             return EngineChoice(candidate, "remembered", milliseconds, refused)
 
-        return read_record(self._path(bundle), "engine choice", read)
+        now = self._circumstances()
+        return read_record(self._path(bundle), "engine choice", lambda then: bool(then == now), read)
 
     def _keep(self, bundle: Bundle, choice: EngineChoice) -> None:
         record = {
-            "circumstances": self._circumstances(),
             "chosen": asdict(choice.candidate),
             "milliseconds": dict(choice.milliseconds),
             "refused": dict(choice.refused),
         }
-        write_record(self._path(bundle), "engine choice", record, for_now=choice.how == "unsettled")
+        write_record(
+            self._path(bundle),
+            "engine choice",
+            self._circumstances(),
+            record,
+            for_now=choice.how == "unsettled",
+        )
 
 
 def _checks(errors: Mapping[Candidate, BundleError]) -> dict[str, str]:
