@@ -88,10 +88,7 @@ class BudgetTuner:
         if any(key.startswith(network) for key in self._measured):
             return False
 
-        def fits(then: Any) -> bool:
-            return all(then[name] == value for name, value in self._machine().items())
-
-        return not read_record(self._path(bundle), "budget of batches", fits, lambda _: True)
+        return not read_record(self._path(bundle), "budget of batches", self._machine(), lambda _: True)
 
     def budget(self, bundle: Bundle, engine: Engine, pad_token_id: int) -> BatchBudget:
         """Of ``bundle``, which ``engine`` runs."""
@@ -161,8 +158,7 @@ class BudgetTuner:
                 raise ValueError(f"{tokens} tokens were not measured")
             return BatchBudget(tokens, "remembered", microseconds)
 
-        now = self._circumstances(engine)
-        return read_record(self._path(bundle), "budget of batches", lambda then: bool(then == now), read)
+        return read_record(self._path(bundle), "budget of batches", self._circumstances(engine), read)
 
     def _keep(self, bundle: Bundle, engine: Engine, budget: BatchBudget) -> None:
         write_record(

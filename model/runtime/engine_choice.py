@@ -206,7 +206,7 @@ def _openvino_multiplies_bfloat16(processor: Processor, folder: Path | None) -> 
     def read(record: Any) -> bool:
         return {"bfloat16": True, "no bfloat16": False}[record["has"]]
 
-    if (known := read_record(path, what, lambda then: bool(then == circumstances), read)) is not None:
+    if (known := read_record(path, what, circumstances, read)) is not None:
         return known
     # Here and not at the top: it takes a quarter of a second and 25 MB, and need not be installed.
     from model.runtime import openvino_library  # noqa: PLC0415
@@ -446,8 +446,7 @@ class EngineChooser:
                 return None
             return EngineChoice(candidate, "remembered", milliseconds, refused)
 
-        now = self._circumstances()
-        return read_record(self._path(bundle), "engine choice", lambda then: bool(then == now), read)
+        return read_record(self._path(bundle), "engine choice", self._circumstances(), read)
 
     def _keep(self, bundle: Bundle, choice: EngineChoice) -> None:
         record = {

@@ -25,16 +25,16 @@ _CIRCUMSTANCES: Final = "circumstances"
 
 
 def read_record(
-    path: Path | None, what: str, fits: Callable[[Any], bool], read: Callable[[Any], Kept | None]
+    path: Path | None, what: str, circumstances: Mapping[str, Any], read: Callable[[Any], Kept | None]
 ) -> Kept | None:
     """What ``read`` makes of the newest record of the file that fits, or of the next one if that is None.
 
     Args:
         path: of the file; None = nothing is kept.
         what: it is called in the log.
-        fits: whether the circumstances of a record, which are JSON, are those of now.
-        read: gets the record. As ``fits`` it may raise ValueError, TypeError, KeyError or AttributeError at
-            what it does not understand.
+        circumstances: of now; a record fits that was written under these, and maybe more.
+        read: gets the record; may raise ValueError, TypeError, KeyError or AttributeError at what it does not
+            understand.
 
     Returns:
         None: there is no such record, its time is over, or it cannot be read.
@@ -43,7 +43,8 @@ def read_record(
         return None
     try:
         for record in _records(path):
-            if fits(record[_CIRCUMSTANCES]) and (kept := read(record)) is not None:
+            fits = record[_CIRCUMSTANCES].items() >= circumstances.items()
+            if fits and (kept := read(record)) is not None:
                 return kept
     except FileNotFoundError:
         pass
