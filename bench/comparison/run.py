@@ -173,11 +173,11 @@ class Run:
     def _measured(self, contestant: Contestant, turn: Turn) -> tuple[Result, dict[str, float]]:
         """What a turn gave, and what is told of its workload alone."""
         workload = turn.workload
+        job = self.texts.job(workload, seconds=self.seconds)
+        if turn.round == 0 and workload.per_request <= _WARMED_UP_FOR:
+            # A first go at it, not counted: caches, shapes, connections.
+            contestant.time(replace(job, clients=1, seconds=min(0.3, self.seconds / 4)))
         if workload.kind != "overload":
-            job = self.texts.job(workload, seconds=self.seconds)
-            if turn.round == 0 and workload.per_request <= _WARMED_UP_FOR:
-                # A first go at it, not counted: caches, shapes, connections.
-                contestant.time(replace(job, clients=1, seconds=min(0.3, self.seconds / 4)))
             return contestant.time(job), {}
         peak_job = self.texts.job(BATCHES, seconds=self.seconds)
         before = contestant.time(peak_job).texts_per_s
