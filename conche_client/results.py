@@ -50,7 +50,7 @@ class Usage:
         windows: runs of the model, by the text's position, of texts that took several; for ``ner``.
         request_ids: of each request, for finding it in the server's log.
         times_ms: of each request, by the names of ``server-timing``: ``tokenize``, ``queue``, ``run``,
-            ``total``.
+            ``total``, and ``decode`` or ``lookup`` where there was such a thing to do.
     """
 
     model: str

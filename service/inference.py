@@ -957,10 +957,13 @@ class EntityTagger(_Served):
                     for place, (document, output) in enumerate(piece)
                 ]
 
+            decoding_at = time.perf_counter()
             with stage("decode", model=self.model_id, texts=len(texts)):
                 tagged = await self._model.off_loop(
                     list(zip(documents, outputs, strict=True)), decode, sizes=sizes
                 )
+            if (request := work_of_request()) is not None:
+                request.add_decoding(time.perf_counter() - decoding_at)
         self._model.note(texts=len(texts), truncated=0)
         if self._model.observer is not None:
             self._model.observer.on_entities(Counter(one.label for text in tagged for one in text.entities))

@@ -23,6 +23,8 @@ class RequestWork:
         tokens: read by models; special ones, prompts and the overlaps of windows included.
         tokenize_seconds: until all texts were tokenised, waiting for the threads included.
         run_seconds: in which runs that held rows of the request were going on, other requests' rows included.
+        decode_seconds: in which entities were made of what the model gave; None where there are none to make.
+        lookup_seconds: in which an index was searched; None where none was.
     """
 
     used: bool = False
@@ -30,6 +32,8 @@ class RequestWork:
     tokens: int = 0
     tokenize_seconds: float = 0.0
     run_seconds: float = 0.0
+    decode_seconds: float | None = None
+    lookup_seconds: float | None = None
     _rows: int = 0
     _waited_seconds: float = 0.0
 
@@ -51,6 +55,14 @@ class RequestWork:
         self.run_seconds += run_seconds
         self._rows += rows
         self._waited_seconds += queue_seconds * rows
+
+    def add_decoding(self, seconds: float) -> None:
+        """Entities were made of a model's outputs."""
+        self.decode_seconds = (self.decode_seconds or 0.0) + seconds
+
+    def add_lookup(self, seconds: float) -> None:
+        """An index was searched."""
+        self.lookup_seconds = (self.lookup_seconds or 0.0) + seconds
 
 
 def work_of_request() -> RequestWork | None:

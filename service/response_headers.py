@@ -59,7 +59,8 @@ RESULT_HEADERS: Final[dict[str, dict[str, object]]] = {
     "server-timing": {
         "description": "What the answer took, in ms: `tokenize`; `queue`, how long a row waited for its run, "
         "the mean over the request's rows; `run`, of the runs that held its rows, beside those of other "
-        "requests; `total`, until the answer was ready to be sent. (W3C Server Timing.)",
+        "requests; `decode`, where entities were made of what the model gave; `lookup`, where an index was "
+        "searched; `total`, until the answer was ready to be sent. (W3C Server Timing.)",
         "schema": {"type": "string"},
         "example": "tokenize;dur=0.61, queue;dur=0.15, run;dur=7.92, total;dur=9.70",
     },
@@ -100,10 +101,12 @@ def work_headers(work: RequestWork, *, total_seconds: float) -> dict[str, str]:
         "tokenize": work.tokenize_seconds,
         "queue": work.queue_seconds,
         "run": work.run_seconds,
+        "decode": work.decode_seconds,
+        "lookup": work.lookup_seconds,
         "total": total_seconds,
     }
     # Rounded once: 0.9999 ms would be 1.00 in one header and 0 in the other.
-    milliseconds = {name: round(value * 1000, 2) for name, value in seconds.items()}
+    milliseconds = {name: round(value * 1000, 2) for name, value in seconds.items() if value is not None}
     values = (
         ", ".join(f"{name};dur={value:.2f}" for name, value in milliseconds.items()),
         str(work.characters),

@@ -61,6 +61,7 @@ from service.faq.store import (
     model_mismatch,
 )
 from service.request_trace import stage
+from service.request_work import work_of_request
 
 logger = logging.getLogger(__name__)
 
@@ -280,6 +281,8 @@ class FaqCatalogue:
                 top_k=top_k,
                 filter_=filter_,
             )
+        if (request := work_of_request()) is not None:
+            request.add_lookup(time.perf_counter() - started_at)
         found = []
         for place in embedded.empty:
             lists[place] = []  # who asked nothing is near some entry all the same, by vectors

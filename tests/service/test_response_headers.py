@@ -67,6 +67,18 @@ def test_times_are_told_in_milliseconds() -> None:
     }
 
 
+def test_what_follows_a_model_is_told_where_there_was_such_a_thing() -> None:
+    """Several add up; the parts stand before the whole."""
+    work = RequestWork()
+    work.add_decoding(0.001)
+    work.add_decoding(0.002)
+    work.add_lookup(0.004)
+    timing = work_headers(work, total_seconds=0.5)["server-timing"]
+    assert timing == (
+        "tokenize;dur=0.00, queue;dur=0.00, run;dur=0.00, decode;dur=3.00, lookup;dur=4.00, total;dur=500.00"
+    )
+
+
 def test_a_long_list_ends_in_an_ellipsis() -> None:
     """2,048 cut texts must not make a header that a proxy refuses."""
     value = reading_headers("m", [1] * 2048, [9] * 2048)["x-conche-truncated"]

@@ -10,7 +10,8 @@ from service.request_work import RequestWork, gathering_work, work_of_request
 from service.response_headers import WORK_HEADERS, work_headers
 
 TIMING = re.compile(
-    r"tokenize;dur=(\d+\.\d\d), queue;dur=(\d+\.\d\d), run;dur=(\d+\.\d\d), total;dur=(\d+\.\d\d)"
+    r"tokenize;dur=(\d+\.\d\d), queue;dur=(\d+\.\d\d), run;dur=(\d+\.\d\d), "
+    r"(?:(?:decode|lookup);dur=\d+\.\d\d, )?total;dur=(\d+\.\d\d)"
 )
 
 
@@ -47,6 +48,26 @@ async def test_every_route_that_asks_a_model_tells_its_times(
     assert 0 <= queue <= total
     assert int(answer.headers["x-inference-time"]) == int(run)
     assert int(answer.headers["x-compute-tokens"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "stage"),
+    [
+        ("/ner", {"inputs": "hello world"}, "decode"),
+        ("/search", {"query": "reset my password"}, "lookup"),
+        ("/embed", {"inputs": "hello"}, None),
+    ],
+)
+async def test_what_is_done_after_a_run_is_told_too(
+    client: httpx.AsyncClient, path: str, body: dict[str, object], stage: str | None
+) -> None:
+    """A long document takes a while to become entities, a large index a while to be searched."""
+    timing = (await client.post(path, json=body)).headers["server-timing"]
+    durations = dict(part.split(";dur=") for part in timing.split(", "))
+    assert durations.keys() - {"tokenize", "queue", "run", "total"} == ({stage} if stage else set())
+    assert (
+        sum(float(durations[name]) for name in durations if name != "total") <= float(durations["total"]) + 1
+    )
 
 
 async def test_tokens_and_characters_are_those_that_were_read(client: httpx.AsyncClient) -> None:
