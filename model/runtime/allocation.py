@@ -34,6 +34,6 @@ def bound_free_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Hand back what loading a graph allocated and freed again: over 100 MB that glibc would keep."""
+    """Hand back what was freed: glibc would keep 100 MB after a graph was loaded or a huge text read."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -826,6 +826,22 @@ async def test_a_huge_text_holds_up_other_huge_texts_only(
         assert [(await task).tokens for task in huge] == [[64]] * 4
 
 
+@pytest.mark.parametrize(("words", "returned"), [(33_000, 1), (10_000, 0)])
+async def test_what_a_huge_text_took_is_given_back_whatever_came_of_it(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch, words: int, returned: int
+) -> None:
+    """A million characters left 80 MB with the process for good. A page of text is no reason to look."""
+    calls: list[str] = []
+    monkeypatch.setattr(
+        inference, "return_freed_memory", lambda: calls.append(threading.current_thread().name)
+    )
+    await embedder.embed(["cat " * words], EmbeddingOptions(truncate=True))
+    assert calls == ["conche-tokenize-long"] * returned
+    with pytest.raises(InputTooLongError):
+        await embedder.embed(["cat " * words], PLAIN)
+    assert calls == ["conche-tokenize-long"] * returned * 2
+
+
 async def test_a_small_request_waits_for_one_job_of_a_large_one(
     embedding_bundle: Bundle, budget: ComputeBudget
 ) -> None:
