@@ -123,6 +123,10 @@ class FakeEngine:
         """A token more than rows times longest row, so that nobody counts for himself."""
         return len(lengths) * max(lengths) + 1
 
+    def export(self) -> bytes | None:
+        """Nothing."""
+        return None
+
     def run(self, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Compute the outputs asked for."""
         self.entered += 1

@@ -139,6 +139,10 @@ class Engine(Protocol):
         """Compute the named outputs, and only those, for ``batch``."""
         ...
 
+    def export(self) -> bytes | None:
+        """What it made of the graph, for ``engine_choice.open_engine``; None = that is not worth keeping."""
+        ...
+
     def close(self) -> None:
         """Free the model; ``run`` must not be called afterwards."""
         ...

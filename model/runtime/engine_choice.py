@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, get_args
 
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest
+from model.runtime.compiled_models import CompiledModels
 from model.runtime.engine import CPU_PROVIDER, Engine, Precision, load_gently
 from model.runtime.golden import prove
 from model.runtime.processor import Processor, read_processor
@@ -247,6 +248,7 @@ def open_engine(
     threads: int,
     streams: int | None = 1,
     providers: Sequence[str] = (CPU_PROVIDER,),
+    exported: bytes | None = None,
 ) -> Engine:
     """Load a bundle's graph into an engine that is there; unproved.
 
@@ -256,14 +258,21 @@ def open_engine(
         threads: of the engine.
         streams: of the engine; None = two where that costs a run by itself nothing, else one.
         providers: of ONNX Runtime.
+        exported: by such an engine before; see ``OpenVinoEngine``.
 
     Raises:
-        BundleError: the graph cannot be loaded.
+        BundleError: the graph cannot be loaded, or what was exported.
     """
     if candidate.engine == "openvino":
         from model.runtime.openvino_engine import OpenVinoEngine  # noqa: PLC0415 - see above
 
-        return OpenVinoEngine(bundle, threads=threads, streams=streams or 1, precision=candidate.precision)
+        return OpenVinoEngine(
+            bundle,
+            threads=threads,
+            streams=streams or 1,
+            precision=candidate.precision,
+            exported=exported,
+        )
     if streams is None:
         streams = min(threads, _STREAMS) if tuple(providers) == (CPU_PROVIDER,) else 1
     from model.runtime.onnxruntime_engine import OnnxRuntimeEngine  # noqa: PLC0415 - it imports onnxruntime
@@ -280,7 +289,8 @@ class EngineChooser:
         wishes: of the operator.
         threads: of each engine.
         streams: of each engine; None = see ``open_engine``.
-        folder: where choices are kept; made when something is. None = nowhere.
+        folder: where choices are kept, and what engines made of graphs; made when something is. None =
+            nowhere.
 
     Raises:
         EngineUnavailableError: see ``candidates``.
@@ -300,6 +310,7 @@ class EngineChooser:
         self._threads = threads
         self._streams = streams
         self._folder = folder
+        self._compiled = None if folder is None else CompiledModels(folder)
         self._measured: dict[str, EngineChoice] = {}  # by network
 
     def is_to_measure(self, bundle: Bundle) -> bool:
@@ -313,7 +324,9 @@ class EngineChooser:
         Raises:
             BundleError: no candidate passes; of several, what the first one failed.
         """
-        return load_gently(lambda: self._open(bundle, tokenizer))
+        engine, choice = load_gently(lambda: self._open(bundle, tokenizer))
+        self._keep_compiled(bundle, choice.candidate, engine)
+        return engine, choice
 
     def _open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
         name = bundle.manifest.name
@@ -354,12 +367,28 @@ class EngineChooser:
         return engine, choice
 
     def _proved(self, bundle: Bundle, tokenizer: Tokenizer, candidate: Candidate) -> Engine:
+        on = self._compiled_on(candidate)
+        if self._compiled is not None and on is not None:
+            exported = self._compiled.read(bundle.digest, on)
+            if exported is not None:
+                try:
+                    return self._opened(bundle, tokenizer, candidate, exported)
+                except BundleError as error:
+                    name = bundle.manifest.name
+                    logger.warning("%s: what was compiled before is made anew: %s", name, error)
+                    self._compiled.forget(bundle.digest, on)
+        return self._opened(bundle, tokenizer, candidate, None)
+
+    def _opened(
+        self, bundle: Bundle, tokenizer: Tokenizer, candidate: Candidate, exported: bytes | None
+    ) -> Engine:
         engine = open_engine(
             bundle,
             candidate,
             threads=self._threads,
             streams=self._streams,
             providers=self._wishes.providers,
+            exported=exported,
         )
         if self._streams is not None and engine.streams < self._streams:
             logger.warning(
@@ -374,6 +403,26 @@ class EngineChooser:
             engine.close()
             raise
         return engine
+
+    def _keep_compiled(self, bundle: Bundle, candidate: Candidate, engine: Engine) -> None:
+        on = self._compiled_on(candidate)
+        if self._compiled is None or on is None or (exported := engine.export()) is None:
+            return
+        self._compiled.write(bundle.digest, on, exported)
+        del exported
+        return_freed_memory()
+
+    def _compiled_on(self, candidate: Candidate) -> dict[str, Any] | None:
+        """What a compiled model depends on, beside the bundle; None where none is kept."""
+        if candidate.engine != "openvino" or (self._streams or 1) > 1:
+            return None
+        from model.runtime.openvino_engine import export_circumstances  # noqa: PLC0415 - see above
+
+        return {
+            "processor": self._processor.name,
+            "features": _digest_of_features(self._processor),
+            **export_circumstances(threads=self._threads, precision=candidate.precision),
+        }
 
     def _taken_over(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice] | None:
         """What was measured with another bundle of this network, if this one passes its checks with it."""

@@ -119,6 +119,10 @@ class OnnxRuntimeEngine:
             arrays = arrays or session.run(list(outputs), feeds)
         return dict(zip(outputs, arrays, strict=True))
 
+    def export(self) -> bytes | None:
+        """Nothing: an optimised graph would save 0.15 s and take as much disk as float32 weights."""
+        return None
+
     def close(self) -> None:
         """Free the session and its memory. Closing twice is fine."""
         if self._session is not None and self._traced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import logging
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -20,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model.runtime import engine_choice, onnxruntime_engine, openvino_library
+from model.runtime import engine_choice, onnxruntime_engine, openvino_engine, openvino_library
 from model.runtime.bundle import Bundle, BundleError
-from model.runtime.engine import CPU_PROVIDER, Engine, TokenBatch
+from model.runtime.engine import CPU_PROVIDER, Engine, TokenBatch, pad_batch
 from model.runtime.engine_choice import (
     Candidate,
     EngineChoice,
@@ -563,3 +565,127 @@ print(max(nice) == min(19, os.nice(0) + 10))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def compiled_files(scene: Scene) -> list[Path]:
+    """What is kept of models."""
+    assert scene.folder is not None
+    return sorted(scene.folder.glob("*.compiled"))
+
+
+def vectors(engine: Engine) -> NDArray[np.float32]:
+    """Of some tokens."""
+    return engine.run(timed_batch_of_two(), ["embeddings_mean"])["embeddings_mean"]
+
+
+def timed_batch_of_two() -> TokenBatch:
+    """Two rows, one of them padded."""
+    return pad_batch([np.array([2, 5, 3]), np.array([2, 3])], 0)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The bundles that OpenVINO compiles."""
+    real, compiled = openvino_engine._compile, []
+
+    def compile_(bundle: Bundle, *arguments: Any, **how: Any) -> Any:
+        compiled.append(bundle.manifest.name)
+        return real(bundle, *arguments, **how)
+
+    monkeypatch.setattr(openvino_engine, "_compile", compile_)
+    return compiled
+
+
+BY_OPENVINO = EngineWishes("openvino", "float32")
+
+
+def test_a_later_start_need_not_compile(scene: Scene, compilations: list[str]) -> None:
+    """What it loads gives the same numbers, and nothing is written anew."""
+    first, _ = scene.open(BY_OPENVINO)
+    (kept,) = compiled_files(scene)
+    written = kept.read_bytes()
+    second, _ = scene.open(BY_OPENVINO)
+    assert compilations == ["tiny-embedding"]
+    assert second.name == first.name
+    np.testing.assert_array_equal(vectors(second), vectors(first))
+    assert second.export() is None
+    assert (compiled_files(scene), kept.read_bytes()) == ([kept], written)
+
+
+def test_only_what_was_chosen_is_kept(scene: Scene, compilations: list[str]) -> None:
+    """Of several that were measured the others will not be loaded again."""
+    scene.times = {ORT: 0.5, OPENVINO: 1.0}
+    scene.open()
+    assert compiled_files(scene) == []
+    assert compilations == ["tiny-embedding"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content[:-100],
+        lambda content: content[:40],
+        lambda content: b"",
+        lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+        lambda content: hashlib.sha256(b"no model").digest() + b"no model",
+    ],
+)
+def test_what_is_damaged_is_compiled_anew(
+    scene: Scene, compilations: list[str], spoil: Callable[[bytes], bytes]
+) -> None:
+    """A process that was killed, or a disk, left it so; OpenVINO itself may crash at it."""
+    engine, _ = scene.open(BY_OPENVINO)
+    (kept,) = compiled_files(scene)
+    whole = kept.read_bytes()
+    kept.write_bytes(spoil(whole))
+    again, _ = scene.open(BY_OPENVINO)
+    assert len(compilations) == 2
+    np.testing.assert_array_equal(vectors(again), vectors(engine))
+    scene.open(BY_OPENVINO)
+    assert len(compilations) == 2
+
+
+def test_what_computes_otherwise_is_compiled_anew(
+    scene: Scene, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The golden texts prove what was kept like anything else; the start does not fail for it."""
+    scene.open(BY_OPENVINO)
+    real = engine_choice.prove
+
+    def prove(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> None:
+        if len(compilations) == 1:
+            raise BundleError("golden", "another vector")
+        real(bundle, tokenizer, engine)
+
+    monkeypatch.setattr(engine_choice, "prove", prove)
+    scene.open(BY_OPENVINO)
+    assert len(compilations) == 2
+    assert len(compiled_files(scene)) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (openvino_engine.ov, "__version__", "2099.1"),
+        (openvino_engine, "_KEPT_KERNELS", 77),
+        (engine_choice, "_digest_of_features", lambda _: "others"),
+    ],
+)
+def test_other_circumstances_compile_anew(
+    scene: Scene, compilations: list[str], monkeypatch: pytest.MonkeyPatch, changed: tuple[Any, str, Any]
+) -> None:
+    """A new version, setting or processor; a change that is taken back finds its own again."""
+    scene.open(BY_OPENVINO)
+    with monkeypatch.context() as other:
+        other.setattr(*changed)
+        scene.open(BY_OPENVINO)
+    assert len(compilations) == 2
+    scene.open(BY_OPENVINO)
+    assert len(compilations) == 2
+
+
+def test_nothing_is_kept_of_several_streams(bundle: Bundle, tmp_path: Path) -> None:
+    """Their two forms share weights only if they are compiled together. Needs two cores, as streams do."""
+    chooser = EngineChooser(BY_OPENVINO, threads=2, streams=2, folder=tmp_path)
+    chooser.open(bundle, Tokenizer.from_bundle(bundle))
+    assert not list(tmp_path.glob("*.compiled"))
