@@ -117,7 +117,8 @@ class BundleReader:
 
         def work() -> None:
             for path, future in begun.items():
-                _settle(future, partial(self._read, path))
+                # At a start, that is; later the interpreter has others to serve.
+                _settle(future, partial(self._read, path, keep_compiled=True))
 
         _in_background(work)
 
@@ -130,14 +131,14 @@ class BundleReader:
         begun = self._begun.pop(path, None)
         return self._read(path) if begun is None else begun.result()
 
-    def _read(self, path: Path) -> ReadBundle:
+    def _read(self, path: Path, *, keep_compiled: bool = False) -> ReadBundle:
         if not path.exists():
             there = ", ".join(sorted(found.name for found in discover(path.parent))) or "none"
             raise BundleError("manifest", f"{path} does not exist; bundles there: {there}")
         before = resident_bytes()
         bundle = Bundle.load(path)
         tokenizer = Tokenizer.from_bundle(bundle, vocabularies=self._vocabularies)
-        engine, choice = self._engines.open(bundle, tokenizer)
+        engine, choice = self._engines.open(bundle, tokenizer, keep_compiled=keep_compiled)
         try:
             batch_budget = self._budgets.budget(bundle, engine, tokenizer.pad_token_id)
         except BaseException:

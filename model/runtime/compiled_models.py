@@ -5,6 +5,7 @@ Any of it can be made again, so that nothing that goes wrong here is worth an er
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -17,7 +18,8 @@ from typing import Any, Final
 
 logger = logging.getLogger(__name__)
 
-# Of all that is kept. What was not used for longest makes room: a model that is gone, an older version.
+# Of all that is kept. What this process has no use for, and was used longest ago, makes room: a model that is
+# gone, an older version.
 _MOST_BYTES: Final = 512 * 2**20
 # A disk with less free than so many times what is to be kept is left to what cannot be made again.
 _TIMES_FREE: Final = 10
@@ -39,6 +41,7 @@ class CompiledModels:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._in_use: set[Path] = set()
 
     def read(self, bundle_digest: str, circumstances: Mapping[str, Any]) -> bytes | None:
         """What was kept of a bundle under these circumstances.
@@ -56,7 +59,9 @@ class CompiledModels:
                 digest = file.read(_DIGEST_BYTES)
                 content = file.read()
             if hashlib.sha256(content).digest() == digest:
-                os.utime(path)
+                self._in_use.add(path)
+                with contextlib.suppress(OSError):  # another user's, or on a disk that is read only
+                    os.utime(path)
                 return content
             logger.warning("compiled model %s is damaged and is made anew", path)
             path.unlink(missing_ok=True)
@@ -66,20 +71,47 @@ class CompiledModels:
             logger.warning("compiled model %s cannot be read and is made anew: %s", path, error)
         return None
 
+    def takes(self, bundle_digest: str, circumstances: Mapping[str, Any], size: int) -> bool:
+        """Whether ``write`` would keep so many bytes, as far as can be told; the log says why not.
+
+        Args:
+            bundle_digest: as for ``read``.
+            circumstances: as for ``read``.
+            size: of the content.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self._folder).free
+        except OSError as error:
+            logger.warning("what was compiled of a model cannot be kept: %s", error)
+            return False
+        others = self._others(self._path(bundle_digest, circumstances))
+        in_use = sum(status.st_size for path, status in others if path in self._in_use)
+        room = min(_MOST_BYTES - in_use, free // _TIMES_FREE)
+        if not os.access(self._folder, os.W_OK) or size > room:
+            logger.info(
+                "what was compiled of a model, %d MB, is not kept for the next start: %s has room for %d MB",
+                size // 10**6,
+                self._folder,
+                max(0, room) // 10**6,
+            )
+            return False
+        return True
+
     def write(self, bundle_digest: str, circumstances: Mapping[str, Any], content: bytes) -> None:
-        """Keep it, the whole file or nothing; not where the disk has little room.
+        """Keep it, the whole file or nothing, if it ``takes`` so much.
 
         Args:
             bundle_digest: as for ``read``.
             circumstances: as for ``read``.
             content: what to keep.
         """
+        if not self.takes(bundle_digest, circumstances, len(content)):
+            return
         path = self._path(bundle_digest, circumstances)
         partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if not self._make_room(len(content)):
-                return
+            self._delete_partials()
             try:
                 with partial.open("wb") as file:
                     file.write(hashlib.sha256(content).digest())
@@ -87,6 +119,8 @@ class CompiledModels:
                 partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)
+            self._in_use.add(path)
+            self._make_room(path, len(content))
         except OSError as error:
             logger.warning("compiled model %s cannot be kept and is made anew next time: %s", path, error)
 
@@ -102,33 +136,33 @@ class CompiledModels:
         key = hashlib.sha256(json.dumps(circumstances, sort_keys=True).encode()).hexdigest()
         return self._folder / f"{bundle_digest}-{key[:16]}{_SUFFIX}"
 
-    def _make_room(self, size: int) -> bool:
-        """Delete what was not used for longest; False: so much is not to be kept here.
+    def _others(self, path: Path) -> list[tuple[Path, os.stat_result]]:
+        """The files beside ``path``, that used last first."""
+        found = []
+        for other in self._folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):  # another process deletes as well
+                found.append((other, other.stat()))
+        found.sort(key=lambda one: one[1].st_mtime_ns, reverse=True)
+        return [one for one in found if one[0] != path]
+
+    def _make_room(self, path: Path, size: int) -> None:
+        """Delete what is too much beside ``path``.
 
         Raises:
-            OSError: the folder cannot be read.
+            OSError: that cannot be done.
         """
-        for left in self._folder.glob(f".*{_SUFFIX}.*{_PARTIAL}"):
-            if time.time() - left.stat().st_mtime > _SECONDS_TO_WRITE:
-                left.unlink(missing_ok=True)
-        free = shutil.disk_usage(self._folder).free
-        if size > _MOST_BYTES or free < _TIMES_FREE * size:
-            logger.info(
-                "what was compiled of a model, %d MB, is not kept for the next start: at most %d MB are, and "
-                "at most a tenth of what is free, %d MB",
-                size // 10**6,
-                _MOST_BYTES // 10**6,
-                free // 10**6,
-            )
-            return False
-        newest_first = sorted(
-            ((found, found.stat()) for found in self._folder.glob(f"*{_SUFFIX}")),
-            key=lambda one: one[1].st_mtime_ns,
-            reverse=True,
-        )
-        total = size
-        for found, status in newest_first:
+        others = self._others(path)
+        total = size + sum(status.st_size for other, status in others if other in self._in_use)
+        for other, status in others:
+            if other in self._in_use:
+                continue
             total += status.st_size
             if total > _MOST_BYTES:
-                found.unlink(missing_ok=True)
-        return True
+                other.unlink(missing_ok=True)
+
+    def _delete_partials(self) -> None:
+        """Of processes that were killed."""
+        for left in self._folder.glob(f".*{_SUFFIX}.*{_PARTIAL}"):
+            with contextlib.suppress(FileNotFoundError):  # its writer is done
+                if time.time() - left.stat().st_mtime > _SECONDS_TO_WRITE:
+                    left.unlink()

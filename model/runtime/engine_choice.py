@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, get_args
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest
 from model.runtime.compiled_models import CompiledModels
-from model.runtime.engine import CPU_PROVIDER, Engine, Precision, load_gently
+from model.runtime.engine import CPU_PROVIDER, GRAPH_NAME, Engine, Precision, load_gently, weight_files
 from model.runtime.golden import prove
 from model.runtime.processor import Processor, read_processor
 from model.runtime.records import FOR_NOW_SECONDS, read_record, write_record
@@ -54,6 +54,8 @@ _FREE_PADDING: Final = 16
 _MOST_SECONDS_OF_TIMES: Final = 5.0
 # Another engine than the first has to be quicker by this much: less is noise, and next time another choice.
 _WORTH_A_CHANGE: Final = 0.95
+# What an engine that was loaded from an earlier start's work may fail by that work's fault.
+_CHECKS_OF_ENGINES: Final = frozenset({"graph", "golden-outputs"})
 # Where loading and proving one engine takes this long, the machine is slow or has no time just now: others
 # would take as long each, somebody waits for the start, and what was measured would be noise.
 _MOST_SECONDS_OF_ONE: Final = 10.0
@@ -318,14 +320,23 @@ class EngineChooser:
         known = len(self._candidates) == 1 or network_key(bundle.manifest) in self._measured
         return not known and self._recall(bundle) is None
 
-    def open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
+    def open(
+        self, bundle: Bundle, tokenizer: Tokenizer, *, keep_compiled: bool = False
+    ) -> tuple[Engine, EngineChoice]:
         """The engine that runs ``bundle`` from now on, warm, and proved by its golden texts.
+
+        Args:
+            bundle: a checked bundle.
+            tokenizer: its own.
+            keep_compiled: keep what the engine made of the graph for the next start, during which the
+                interpreter may stand still for some tenths of a second.
 
         Raises:
             BundleError: no candidate passes; of several, what the first one failed.
         """
         engine, choice = load_gently(lambda: self._open(bundle, tokenizer))
-        self._keep_compiled(bundle, choice.candidate, engine)
+        if keep_compiled:
+            self._keep_compiled(bundle, choice.candidate, engine)
         return engine, choice
 
     def _open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
@@ -374,6 +385,8 @@ class EngineChooser:
                 try:
                     return self._opened(bundle, tokenizer, candidate, exported)
                 except BundleError as error:
+                    if error.check not in _CHECKS_OF_ENGINES:
+                        raise
                     name = bundle.manifest.name
                     logger.warning("%s: what was compiled before is made anew: %s", name, error)
                     self._compiled.forget(bundle.digest, on)
@@ -406,7 +419,10 @@ class EngineChooser:
 
     def _keep_compiled(self, bundle: Bundle, candidate: Candidate, engine: Engine) -> None:
         on = self._compiled_on(candidate)
-        if self._compiled is None or on is None or (exported := engine.export()) is None:
+        if self._compiled is None or on is None:
+            return
+        size = sum(bundle.file(name).stat().st_size for name in (GRAPH_NAME, *weight_files(bundle)))
+        if not self._compiled.takes(bundle.digest, on, size) or (exported := engine.export()) is None:
             return
         self._compiled.write(bundle.digest, on, exported)
         del exported
@@ -414,14 +430,19 @@ class EngineChooser:
 
     def _compiled_on(self, candidate: Candidate) -> dict[str, Any] | None:
         """What a compiled model depends on, beside the bundle; None where none is kept."""
-        if candidate.engine != "openvino" or (self._streams or 1) > 1:
+        if self._compiled is None or candidate.engine != "openvino" or (self._streams or 1) > 1:
             return None
         from model.runtime.openvino_engine import export_circumstances  # noqa: PLC0415 - see above
 
+        try:
+            of_engine = export_circumstances(threads=self._threads, precision=candidate.precision)
+        except OSError as error:
+            logger.warning("what OpenVINO compiles is not kept, for its own code cannot be read: %s", error)
+            return None
         return {
             "processor": self._processor.name,
             "features": _digest_of_features(self._processor),
-            **export_circumstances(threads=self._threads, precision=candidate.precision),
+            **of_engine,
         }
 
     def _taken_over(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice] | None:

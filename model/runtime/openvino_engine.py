@@ -168,6 +168,8 @@ class OpenVinoEngine:
     def export(self) -> bytes | None:
         """What was compiled, for an engine with the same ``export_circumstances``.
 
+        It has the interpreter's lock meanwhile, some 3 ms for each MB.
+
         Returns:
             None: it was loaded from that; or there are several streams, whose two forms have weights in
             common only if they are compiled of one graph.
@@ -177,10 +179,10 @@ class OpenVinoEngine:
         stream = io.BytesIO()
         try:
             self._forms[0].compiled.export_model(stream)
+            return stream.getvalue()
         except (RuntimeError, MemoryError) as error:
             logger.warning("what OpenVINO compiled cannot be exported: %s", error)
             return None
-        return stream.getvalue()
 
     def _check_forms(self, bundle: Bundle) -> None:
         """Have both compute one text: of what is proved later nobody knows which of them it is that computes.
@@ -263,11 +265,16 @@ class _Form:
 
 
 def export_circumstances(*, threads: int, precision: Precision) -> dict[str, Any]:
-    """What ``OpenVinoEngine.export`` depends on, beside the bundle and the processor; JSON."""
-    rewritten_by = Path(openvino_graph.__file__).read_bytes()
+    """What ``OpenVinoEngine.export`` depends on, beside the bundle and the processor; JSON.
+
+    Raises:
+        OSError: the code that compiles is in no file that could be read.
+    """
+    files = (__file__, openvino_graph.__file__, openvino_library.__file__)
+    code = b"".join(Path(file).read_bytes() for file in files)
     return {
         "openvino": str(ov.__version__),
-        "graph": hashlib.sha256(rewritten_by).hexdigest(),
+        "code": hashlib.sha256(code).hexdigest(),
         "options": {name: str(value) for name, value in _options(threads, 1, precision).items()},
     }
 
@@ -275,7 +282,7 @@ def export_circumstances(*, threads: int, precision: Precision) -> dict[str, Any
 def _imported(bundle: Bundle, exported: bytes, options: dict[str, Any]) -> _Form:
     try:
         form = _Form(core().import_model(exported, "CPU", options))
-    except RuntimeError as error:
+    except Exception as error:  # whatever the binding makes of what it cannot read
         where = f"{bundle.path.name}/{GRAPH_NAME}"
         raise BundleError("graph", f"{where}, as exported: {str(error).strip()}") from error
     return_freed_memory()

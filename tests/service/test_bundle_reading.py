@@ -19,9 +19,9 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     read = BundleReader._read
 
-    def note(reader: BundleReader, path: Path) -> ReadBundle:
+    def note(reader: BundleReader, path: Path, **how: bool) -> ReadBundle:
         names.append(path.name)
-        return read(reader, path)
+        return read(reader, path, **how)
 
     monkeypatch.setattr(BundleReader, "_read", note)
     return names
@@ -72,6 +72,20 @@ def test_nothing_is_read_ahead_of_a_measurement(tmp_path: Path, noted: list[str]
     assert reader.is_to_measure(folder / "tiny-embedding")
     assert noted == []
     reader.read(folder / "tiny-embedding").engine.close()
+
+
+def test_what_was_compiled_is_kept_where_it_is_read_ahead(tmp_path: Path) -> None:
+    """At a start, then; later the interpreter has others to serve."""
+    folder = write_bundles(tmp_path)
+    settings = tiny_settings(folder, engine="openvino", precision="float32", streams=1)
+    kept = tmp_path / "cache" / "engines"
+
+    reader = BundleReader.of(settings, cache_folder=tmp_path / "cache")
+    reader.read(folder / "tiny-embedding").engine.close()
+    assert not list(kept.glob("*.compiled"))
+    reader.begin([folder / "tiny-embedding"])
+    reader.read(folder / "tiny-embedding").engine.close()
+    assert len(list(kept.glob("*.compiled"))) == 1
 
 
 async def test_what_nobody_asked_for_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

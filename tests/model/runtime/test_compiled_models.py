@@ -59,9 +59,67 @@ def test_what_was_not_used_for_longest_makes_room(
         models.write(name, {}, bytes(100))
         (path,) = (tmp_path / "engines").glob(f"{name}-*")
         os.utime(path, (1000 + age, 1000 + age))
-    assert models.read("a", {}) is not None  # and so is the one used last
-    models.write("d", {}, bytes(100))
+    later = CompiledModels(tmp_path / "engines")
+    assert later.read("a", {}) is not None  # and so is the one used last
+    later.write("d", {}, bytes(100))
     assert [name for name in "abcd" if models.read(name, {}) is not None] == ["a", "c", "d"]
+
+
+def test_what_is_in_use_stays_where_not_all_fit(
+    models: CompiledModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models come in the same order at each start: the first would make room for the last, and so on."""
+    monkeypatch.setattr(compiled_models, "_MOST_BYTES", 300)
+
+    def start() -> list[str]:
+        now, found = CompiledModels(tmp_path / "engines"), []
+        for name in "abc":
+            if now.read(name, {}) is not None:
+                found.append(name)
+            else:
+                now.write(name, {}, bytes(100))
+        return found
+
+    assert [start(), start(), start()] == [[], ["a", "b"], ["a", "b"]]
+
+
+def test_a_file_in_place_of_another_takes_the_others_room_only(
+    models: CompiledModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two workers write the same."""
+    monkeypatch.setattr(compiled_models, "_MOST_BYTES", 300)
+    for name in "abb":
+        models.write(name, {}, bytes(100))
+    assert models.read("a", {}) is not None
+    assert models.read("b", {}) is not None
+
+
+def test_what_may_be_read_but_not_touched_is_read(
+    models: CompiledModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's, or in an image."""
+    models.write("a", {}, b"content")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert models.read("a", {}) == b"content"
+
+
+def test_files_that_others_delete_meanwhile_are_no_error(
+    models: CompiledModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker's partial becomes whole, say."""
+    models.write("a", {}, b"content")
+    real = Path.glob
+
+    def glob(folder: Path, pattern: str) -> list[Path]:
+        return [*real(folder, pattern), tmp_path / "engines" / "gone"]
+
+    monkeypatch.setattr(Path, "glob", glob)
+    models.write("b", {}, b"other")
+    assert models.read("b", {}) == b"other"
 
 
 def test_what_is_larger_than_all_that_may_be_kept_is_not(
@@ -103,7 +161,9 @@ def test_nothing_half_written_stays(
 
     with monkeypatch.context() as disk:
         disk.setattr(Path, "replace", full)
-        models.write("d", {}, b"content")
-    assert models.read("d", {}) is None
+        disk.setattr(compiled_models, "_MOST_BYTES", 50)
+        later = CompiledModels(tmp_path / "engines")
+        later.write("d", {}, b"content")
+    assert models.read("d", {}) is None  # and nothing has made room for it
     assert models.read("a", {}) == b"whole"
     assert [path.name for path in (tmp_path / "engines").glob(".*")] == [at_work.name]

@@ -22,7 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model.runtime import engine_choice, onnxruntime_engine, openvino_engine, openvino_library
+from model.runtime import (
+    compiled_models,
+    engine_choice,
+    onnxruntime_engine,
+    openvino_engine,
+    openvino_library,
+)
 from model.runtime.bundle import Bundle, BundleError
 from model.runtime.engine import CPU_PROVIDER, Engine, TokenBatch, pad_batch
 from model.runtime.engine_choice import (
@@ -300,10 +306,10 @@ class Scene:
     def _close(self, engine: Engine | None = None) -> None:
         self.closed.append("closed")
 
-    def open(self, wishes: EngineWishes = IN_FLOAT32) -> tuple[Engine, EngineChoice]:
+    def open(self, wishes: EngineWishes = IN_FLOAT32, *, keep: bool = False) -> tuple[Engine, EngineChoice]:
         """Start anew."""
         chooser = EngineChooser(wishes, threads=1, folder=self.folder)
-        return chooser.open(self.bundle, self.tokenizer)
+        return chooser.open(self.bundle, self.tokenizer, keep_compiled=keep)
 
 
 @pytest.fixture
@@ -601,10 +607,10 @@ BY_OPENVINO = EngineWishes("openvino", "float32")
 
 def test_a_later_start_need_not_compile(scene: Scene, compilations: list[str]) -> None:
     """What it loads gives the same numbers, and nothing is written anew."""
-    first, _ = scene.open(BY_OPENVINO)
+    first, _ = scene.open(BY_OPENVINO, keep=True)
     (kept,) = compiled_files(scene)
     written = kept.read_bytes()
-    second, _ = scene.open(BY_OPENVINO)
+    second, _ = scene.open(BY_OPENVINO, keep=True)
     assert compilations == ["tiny-embedding"]
     assert second.name == first.name
     np.testing.assert_array_equal(vectors(second), vectors(first))
@@ -615,7 +621,7 @@ def test_a_later_start_need_not_compile(scene: Scene, compilations: list[str]) -
 def test_only_what_was_chosen_is_kept(scene: Scene, compilations: list[str]) -> None:
     """Of several that were measured the others will not be loaded again."""
     scene.times = {ORT: 0.5, OPENVINO: 1.0}
-    scene.open()
+    scene.open(keep=True)
     assert compiled_files(scene) == []
     assert compilations == ["tiny-embedding"]
 
@@ -634,14 +640,14 @@ def test_what_is_damaged_is_compiled_anew(
     scene: Scene, compilations: list[str], spoil: Callable[[bytes], bytes]
 ) -> None:
     """A process that was killed, or a disk, left it so; OpenVINO itself may crash at it."""
-    engine, _ = scene.open(BY_OPENVINO)
+    engine, _ = scene.open(BY_OPENVINO, keep=True)
     (kept,) = compiled_files(scene)
     whole = kept.read_bytes()
     kept.write_bytes(spoil(whole))
-    again, _ = scene.open(BY_OPENVINO)
+    again, _ = scene.open(BY_OPENVINO, keep=True)
     assert len(compilations) == 2
     np.testing.assert_array_equal(vectors(again), vectors(engine))
-    scene.open(BY_OPENVINO)
+    scene.open(BY_OPENVINO, keep=True)
     assert len(compilations) == 2
 
 
@@ -649,18 +655,60 @@ def test_what_computes_otherwise_is_compiled_anew(
     scene: Scene, compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The golden texts prove what was kept like anything else; the start does not fail for it."""
-    scene.open(BY_OPENVINO)
+    scene.open(BY_OPENVINO, keep=True)
     real = engine_choice.prove
 
     def prove(bundle: Bundle, tokenizer: Tokenizer, engine: Engine) -> None:
         if len(compilations) == 1:
-            raise BundleError("golden", "another vector")
+            raise BundleError("golden-outputs", "another vector")
         real(bundle, tokenizer, engine)
 
     monkeypatch.setattr(engine_choice, "prove", prove)
     scene.open(BY_OPENVINO)
     assert len(compilations) == 2
+    assert compiled_files(scene) == []
+
+
+def test_what_fails_for_another_reason_stays(
+    scene: Scene, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer that reads otherwise, say, is no fault of the engine's, nor mended by compiling."""
+    scene.open(BY_OPENVINO, keep=True)
+
+    def prove(*_: object) -> None:
+        raise BundleError("golden-tokens", "other tokens")
+
+    monkeypatch.setattr(engine_choice, "prove", prove)
+    with pytest.raises(BundleError, match="other tokens"):
+        scene.open(BY_OPENVINO)
+    assert len(compilations) == 1
     assert len(compiled_files(scene)) == 1
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_it_is_kept_at_a_start_only(scene: Scene, keep: bool) -> None:
+    """Exporting holds the interpreter's lock, which others want who are being served."""
+    scene.open(BY_OPENVINO, keep=keep)
+    assert len(compiled_files(scene)) == keep
+
+
+def test_nothing_is_exported_that_will_not_be_kept(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model too large for the folder would be written to memory at each start, in vain."""
+    exports: list[object] = []
+    monkeypatch.setattr(OpenVinoEngine, "export", exports.append)
+    monkeypatch.setattr(compiled_models, "_MOST_BYTES", 1000)
+    scene.open(BY_OPENVINO, keep=True)
+    assert exports == []
+
+
+def test_code_that_cannot_be_read_is_no_error(
+    scene: Scene, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an archive; then nothing is kept, since nobody knew what it is of."""
+    monkeypatch.setattr(openvino_engine.openvino_graph, "__file__", "/no/such/file.py")
+    scene.open(BY_OPENVINO, keep=True)
+    assert len(compilations) == 1
+    assert compiled_files(scene) == []
 
 
 @pytest.mark.parametrize(
@@ -669,23 +717,35 @@ def test_what_computes_otherwise_is_compiled_anew(
         (openvino_engine.ov, "__version__", "2099.1"),
         (openvino_engine, "_KEPT_KERNELS", 77),
         (engine_choice, "_digest_of_features", lambda _: "others"),
+        (engine_choice, "read_processor", lambda: PLAIN),
+        (openvino_engine.openvino_graph, "__file__", __file__),
+        (openvino_engine, "__file__", __file__),
     ],
 )
 def test_other_circumstances_compile_anew(
     scene: Scene, compilations: list[str], monkeypatch: pytest.MonkeyPatch, changed: tuple[Any, str, Any]
 ) -> None:
     """A new version, setting or processor; a change that is taken back finds its own again."""
-    scene.open(BY_OPENVINO)
+    scene.open(BY_OPENVINO, keep=True)
     with monkeypatch.context() as other:
         other.setattr(*changed)
-        scene.open(BY_OPENVINO)
+        scene.open(BY_OPENVINO, keep=True)
     assert len(compilations) == 2
-    scene.open(BY_OPENVINO)
+    scene.open(BY_OPENVINO, keep=True)
     assert len(compilations) == 2
+
+
+def test_threads_and_precision_are_circumstances() -> None:
+    """A model is compiled for them."""
+    of = openvino_engine.export_circumstances
+    as_it_is = of(threads=1, precision="float32")
+    assert as_it_is == of(threads=1, precision="float32")
+    assert as_it_is != of(threads=2, precision="float32")
+    assert as_it_is != of(threads=1, precision="bfloat16")
 
 
 def test_nothing_is_kept_of_several_streams(bundle: Bundle, tmp_path: Path) -> None:
     """Their two forms share weights only if they are compiled together. Needs two cores, as streams do."""
     chooser = EngineChooser(BY_OPENVINO, threads=2, streams=2, folder=tmp_path)
-    chooser.open(bundle, Tokenizer.from_bundle(bundle))
+    chooser.open(bundle, Tokenizer.from_bundle(bundle), keep_compiled=True)
     assert not list(tmp_path.glob("*.compiled"))
