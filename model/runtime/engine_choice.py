@@ -432,7 +432,7 @@ class EngineChooser:
         """What a compiled model depends on, beside the bundle; None where none is kept."""
         if self._compiled is None or candidate.engine != "openvino" or (self._streams or 1) > 1:
             return None
-        from model.runtime.openvino_engine import export_circumstances  # noqa: PLC0415 - see above
+        from model.runtime.openvino_engine import export_circumstances  # noqa: PLC0415 - it imports OpenVINO
 
         try:
             of_engine = export_circumstances(threads=self._threads, precision=candidate.precision)

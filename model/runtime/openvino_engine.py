@@ -168,7 +168,7 @@ class OpenVinoEngine:
     def export(self) -> bytes | None:
         """What was compiled, for an engine with the same ``export_circumstances``.
 
-        It has the interpreter's lock meanwhile, some 3 ms for each MB.
+        It has the interpreter's lock meanwhile, 2 to 5 ms for each MB.
 
         Returns:
             None: it was loaded from that; or there are several streams, whose two forms have weights in
