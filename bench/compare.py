@@ -33,7 +33,7 @@ from comparison.engines import REFERENCE, engine_names
 from comparison.environments import Environment, NotInstalledError, environment
 from comparison.faq import COLLECTION, faq_folder
 from comparison.models import DEFAULT, MINILM, ROOT, TAGGER, Model, models
-from comparison.run import Measurements, Run, turns
+from comparison.run import LEAD_S, Measurements, Run, turns
 from comparison.worker import OFFLINE
 from comparison.workloads import QUICK, WORKLOADS, Texts, Workload
 
@@ -410,6 +410,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         texts=texts,
         measurements=measurements,
         seconds=1.0 if arguments.quick else arguments.seconds,
+        lead=LEAD_S,
         until=began + 60 * arguments.minutes,
         say=say,
         absent=field.absent,

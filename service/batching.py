@@ -115,8 +115,10 @@ class DynamicBatcher(Generic[Item, Result]):
             times longest row.
         padding_cost: what a token of padding costs beside one of a text, 0 to 1.
         execution: the threads shared with the other batchers of the process.
-        streams: batches at a time, as far as there are threads for them; None = one for each thread.
-        exclusive: a batch uses all cores: none of another batcher is to run meanwhile.
+        most_streams: batches at a time, as far as there are threads for them; None = one for each thread.
+        streams: how many of them now, from 1; after a change call `streams_changed`. None = all, always.
+        exclusive: whether a batch uses all cores now, and none of another batcher is to run meanwhile; None =
+            it does not.
         lends_threads: whether a batch of so many rows has the threads of idle streams, too; None = it has.
         limits: bounds of the queue and of a batch.
         name: for messages and logs.
@@ -131,8 +133,9 @@ class DynamicBatcher(Generic[Item, Result]):
         computed_tokens: Callable[[Sequence[int]], int] | None = None,
         padding_cost: float = 1.0,
         execution: ExecutionThreads,
-        streams: int | None = None,
-        exclusive: bool = False,
+        most_streams: int | None = None,
+        streams: Callable[[], int] | None = None,
+        exclusive: Callable[[], bool] | None = None,
         lends_threads: Callable[[int], bool] | None = None,
         limits: BatchingLimits | None = None,
         name: str = "model",
@@ -145,8 +148,9 @@ class DynamicBatcher(Generic[Item, Result]):
         self._computed_tokens = computed_tokens or _padded
         self._padding_cost = padding_cost
         self._execution = execution
-        self._streams = execution.threads if streams is None else streams
-        self._exclusive = exclusive
+        self._most_streams = execution.threads if most_streams is None else most_streams
+        self._streams = streams or (lambda: self._most_streams)
+        self._exclusive = exclusive or (lambda: False)
         self._lends_threads = lends_threads or (lambda _rows: True)
         self._on_batch = on_batch
         self._room: WaitingRoom[Item, Result] = WaitingRoom()
@@ -161,7 +165,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._tokens_per_second_at_work: float | None = None  # of large batches, as they come when much waits
         self._runs = 0
         self._running = 0  # streams with a run, at work or in line for a thread
-        self._idle = 0  # streams that wait for work
+        self._idle = 0  # streams that wait for work, or for their turn
 
     # -- state, for health and metrics -----------------------------------------------------------------------
 
@@ -184,6 +188,11 @@ class DynamicBatcher(Generic[Item, Result]):
     def queued_tokens(self) -> int:
         """Tokens taken in the queue, out of ``queue_limit_tokens``."""
         return self._tokens.taken
+
+    @property
+    def demand(self) -> int:
+        """Batches at work, and items that wait for one."""
+        return self._running + len(self._room)
 
     @property
     def queue_limit_tokens(self) -> int:
@@ -273,6 +282,10 @@ class DynamicBatcher(Generic[Item, Result]):
             self._abandon(request)
             self._requests.discard(request)
         return results, RequestTimes(request.waited_seconds / len(items), request.run_seconds)
+
+    def streams_changed(self) -> None:
+        """Look anew at how many batches may run at a time; those at work go on."""
+        self._wake.set()
 
     def ensure_room(self, items: int, tokens: int) -> None:
         """Raise what ``submit_many`` would for a request of this size; cheap, to be asked before tokenising.
@@ -391,7 +404,7 @@ class DynamicBatcher(Generic[Item, Result]):
         loop = asyncio.get_running_loop()
         streams = [
             loop.create_task(self._run_batches(), name=f"stream {number + 1} of {self.name}")
-            for number in range(self._streams)
+            for number in range(self._most_streams)
         ]
         waiting = set(streams)
         try:
@@ -427,6 +440,9 @@ class DynamicBatcher(Generic[Item, Result]):
                     return False
                 await self._wait()
                 continue
+            if self._running >= self._streams():
+                await self._wait()
+                continue
             left = self._room.oldest.request.admitted_at + self.limits.max_wait_s - time.monotonic()
             full = (
                 self._room.tokens >= self.limits.max_batch_tokens
@@ -453,7 +469,8 @@ class DynamicBatcher(Generic[Item, Result]):
     def _form(self) -> list[Entry[Item, Result]]:
         share = self.limits.max_batch_tokens
         # Idle streams are awake by now and come for the rest, as far as another model leaves them a thread.
-        if self._idle and (others := min(self._idle, self._execution.free - 1)) > 0:
+        others = min(self._idle, self._execution.free - 1, self._streams() - self._running - 1)
+        if others > 0:
             share = min(share, math.ceil(self._room.tokens / (1 + others)))
         batch = self._room.choose(self.limits, self._padding_cost, max_tokens=share)
         for entry in batch:
@@ -498,11 +515,13 @@ class DynamicBatcher(Generic[Item, Result]):
                 name=f"a run of {self.name}",
                 stall_timeout_s=self.limits.stall_timeout_s,
                 owner=self,
-                exclusive=self._exclusive,
+                exclusive=self._exclusive(),
             )
         finally:
             at_a_time = (at_a_time + self._running) / 2
             self._running -= 1
+            if self._idle and self._room:  # it may be the turn of a stream that had to wait for this one
+                self._wake.set()
         error = run.error
         if isinstance(error, BrokenModelError):
             self._note(batch, run, dispatched_at, at_a_time, failed=True)
@@ -587,7 +606,7 @@ class DynamicBatcher(Generic[Item, Result]):
             padded_tokens=padded_tokens,
             queue_seconds=tuple(max(run.started_at - entry.request.admitted_at, 0.0) for entry in batch),
             run_seconds=run_seconds,
-            stream_seconds=self._streams * run.share_seconds if lent else run_seconds,
+            stream_seconds=self._streams() * run.share_seconds if lent else run_seconds,
             failed=failed,
             trace_ids=trace_ids,
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from model.runtime.batch_budget import BatchBudget, BudgetTuner
 from model.runtime.bundle import Bundle, BundleError, discover
 from model.runtime.engine_choice import EngineChoice, EngineChooser, EngineWishes
+from model.runtime.stream_changes import StreamChanges
 from model.runtime.threads import thread_count
 from model.runtime.tokenization import Tokenizer, Vocabularies
 
@@ -40,6 +41,7 @@ class ReadBundle:
         choice: why that engine.
         batch_budget: how many tokens its batches have.
         memory_bytes: by how much the process grew meanwhile; at a start it imports beside it, too.
+        stream_changes: what changes the engine's streams while it serves; None = it has them for good.
     """
 
     bundle: Bundle
@@ -48,6 +50,7 @@ class ReadBundle:
     choice: EngineChoice
     batch_budget: BatchBudget
     memory_bytes: int
+    stream_changes: StreamChanges | None = None
 
 
 class BundleReader:
@@ -145,7 +148,8 @@ class BundleReader:
             engine.close()
             raise
         grown = max(0, resident_bytes() - before)
-        return ReadBundle(bundle, tokenizer, engine, choice, batch_budget, grown)
+        changes = self._engines.stream_changes(bundle, engine, choice)
+        return ReadBundle(bundle, tokenizer, engine, choice, batch_budget, grown, changes)
 
     def close(self) -> None:
         """Free what was begun and nobody asked for."""

@@ -194,8 +194,8 @@ class Classification:
 class InferenceObserver(Protocol):
     """What is told about the work of one model; none of it may block or raise."""
 
-    def watch(self, model: "_Model", *, threads: int, streams: int) -> None:
-        """The model is this one, with so many threads and runs at a time; told once, at the beginning."""
+    def watch(self, model: "_Model", *, threads: int) -> None:
+        """The model is this one, with so many threads; told once, at the beginning."""
         ...
 
     def on_tokenize(self, seconds: float) -> None:
@@ -278,6 +278,7 @@ class _Model:
         budget: ComputeBudget,
         limits: BatchingLimits | None,
         observer: InferenceObserver | None,
+        most_streams: int | None,
     ) -> None:
         self.manifest = manifest
         self.tokenizer = tokenizer
@@ -292,23 +293,25 @@ class _Model:
         self._characters = Places(self.limits.max_queue_tokens * _CHARACTERS_PER_TOKEN)
         self._estimate = TokenEstimate()
         self._refused_unread = 0
-        budget.make_room(engine.streams)
+        most_streams = engine.streams if most_streams is None else most_streams
+        budget.make_room(most_streams)
         self.batcher: DynamicBatcher[_Row, NDArray[np.float32]] = DynamicBatcher(
             self._run,
             length=lambda row: len(row.input_ids),
             computed_tokens=engine.computed_tokens,
             padding_cost=engine.padding_cost,
             execution=budget.execution,
-            streams=engine.streams,
+            most_streams=most_streams,
+            streams=lambda: engine.streams,
             # Runs of one thread each have cores to themselves, whichever models they are of.
-            exclusive=engine.threads > engine.streams,
+            exclusive=lambda: engine.threads > engine.streams,
             lends_threads=engine.lends_threads,
             limits=self.limits,
             name=manifest.name,
             on_batch=None if observer is None else observer.on_batch,
         )
         if observer is not None:
-            observer.watch(self, threads=engine.threads, streams=engine.streams)
+            observer.watch(self, threads=engine.threads)
 
     @property
     def healthy(self) -> bool:
@@ -319,6 +322,11 @@ class _Model:
     def failure(self) -> str | None:
         """Why the model stopped working; None if it has not."""
         return self.batcher.failure or self._budget.failure
+
+    @property
+    def streams(self) -> int:
+        """Runs at a time, now."""
+        return self._engine.streams
 
     @property
     def queued_items(self) -> int:
@@ -595,6 +603,7 @@ class _Served:
         budget: the threads shared with the other models.
         limits: of the batcher, and of what is being tokenised.
         observer: told about the work done.
+        most_streams: that the engine may come to have; None = as many as it has.
 
     Raises:
         ValueError: the bundle is for another task.
@@ -609,6 +618,7 @@ class _Served:
         budget: ComputeBudget,
         limits: BatchingLimits | None = None,
         observer: InferenceObserver | None = None,
+        most_streams: int | None = None,
     ) -> None:
         self._adopt(manifest)
         self._model = _Model(
@@ -618,6 +628,7 @@ class _Served:
             budget=budget,
             limits=limits,
             observer=observer,
+            most_streams=most_streams,
         )
 
     @classmethod
@@ -675,7 +686,7 @@ class _Served:
 
     @property
     def batcher(self) -> DynamicBatcher[_Row, NDArray[np.float32]]:
-        """The queue of this model, for metrics."""
+        """The queue of this model, for metrics and for who changes its streams."""
         return self._model.batcher
 
     @property
@@ -904,10 +915,19 @@ class EntityTagger(_Served):
         budget: ComputeBudget,
         limits: BatchingLimits | None = None,
         observer: InferenceObserver | None = None,
+        most_streams: int | None = None,
         crf: LinearChainCrf | None = None,
     ) -> None:
         self._crf = crf
-        super().__init__(manifest, tokenizer, engine, budget=budget, limits=limits, observer=observer)
+        super().__init__(
+            manifest,
+            tokenizer,
+            engine,
+            budget=budget,
+            limits=limits,
+            observer=observer,
+            most_streams=most_streams,
+        )
 
     @classmethod
     def _extras(cls, bundle: Bundle) -> dict[str, Any]:

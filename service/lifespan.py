@@ -27,6 +27,7 @@ from service.loaded_models import LoadedModels, ModelLoadedError, ServedKind
 from service.metrics import Metrics
 from service.prompts import prompt_of
 from service.settings import DEMO, OFF, Settings
+from service.stream_following import StreamFollower
 from service.token_ids import Cl100kVocabulary, VocabularyFileError
 
 logger = logging.getLogger(__name__)
@@ -288,9 +289,12 @@ async def open_services(
         opener.put_absences_in_order()
         if not list(models):
             opener.refuse_to_serve_nothing()
+        follower = StreamFollower(models)
+        follower.start()
         try:
             yield services
         finally:
+            await follower.close()
             await _close_models(services, settings.shutdown_grace_seconds)
 
 

@@ -15,6 +15,7 @@ from model.runtime.batch_budget import BatchBudget
 from model.runtime.bundle import Manifest
 from model.runtime.engine import Engine
 from model.runtime.engine_choice import EngineChoice
+from model.runtime.stream_changes import StreamChanges
 from service.batching import BatchingLimits
 from service.bundle_reading import BundleReader
 from service.errors import ConflictError, UnknownModelError
@@ -75,6 +76,7 @@ class LoadedModel:
         memory_bytes: by how much the process grew while it was loaded; what it uses at work comes on top. At
             the start other parts of the service grow beside it.
         loaded_at: ISO 8601, UTC.
+        stream_changes: what changes the engine's streams; None = it has them for good.
     """
 
     model: ServedModel
@@ -83,6 +85,21 @@ class LoadedModel:
     batch_budget: BatchBudget
     memory_bytes: int
     loaded_at: str
+    stream_changes: StreamChanges | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the bundle."""
+        return self.model.model_id
+
+    @property
+    def demand(self) -> int:
+        """Batches at work, and rows that wait for one."""
+        return self.model.batcher.demand
+
+    def streams_changed(self) -> None:
+        """Have the batcher look anew at how many streams there are."""
+        self.model.batcher.streams_changed()
 
 
 class LoadedModels:
@@ -163,6 +180,7 @@ class LoadedModels:
                     budget=self._budget,
                     limits=replace(self._limits, max_batch_tokens=read.batch_budget.tokens),
                     observer=self._observers.observe_model(manifest),
+                    most_streams=None if read.stream_changes is None else read.stream_changes.most,
                 )
             except BaseException:
                 read.engine.close()
@@ -170,7 +188,13 @@ class LoadedModels:
             model.start()
             now = datetime.now(UTC).isoformat(timespec="seconds")
             self._loaded[name] = LoadedModel(
-                model, read.engine, read.choice, read.batch_budget, read.memory_bytes, now
+                model,
+                read.engine,
+                read.choice,
+                read.batch_budget,
+                read.memory_bytes,
+                now,
+                read.stream_changes,
             )
             return model
 

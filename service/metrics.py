@@ -107,6 +107,11 @@ class WatchedModel(Protocol):
         ...
 
     @property
+    def streams(self) -> int:
+        """Runs at a time, now."""
+        ...
+
+    @property
     def queued_items(self) -> int:
         """Places taken."""
         ...
@@ -423,7 +428,7 @@ class ModelMetrics:
         self._batch_limit_tokens = families.batch_limit_tokens.labels(model)
         self._entities = {name: families.entities.labels(model, name) for name in entity_types}
 
-    def watch(self, model: WatchedModel, *, threads: int, streams: int) -> None:
+    def watch(self, model: WatchedModel, *, threads: int) -> None:
         """Show the state of ``model`` at each scrape, for as long as somebody else keeps it.
 
         A gauge with a function is a cycle: what the function kept would outlive the model's end until the
@@ -441,7 +446,7 @@ class ModelMetrics:
         self._batch_limit_tokens.set(model.limits.max_batch_tokens)
         show(self._healthy, lambda there: float(there.healthy))
         self._threads.set(threads)
-        self._streams.set(streams)
+        show(self._streams, lambda there: there.streams)
 
     def on_tokenize(self, seconds: float) -> None:
         """Note that the texts of one request were tokenised."""
@@ -626,7 +631,7 @@ class _ModelFamilies:
         self.batch_limit_tokens = gauge("batch_limit_tokens", "Tokens that a batch may have, with padding.")
         self.healthy = gauge("model_healthy", "1 = the model takes work, 0 = it does not.")
         self.threads = gauge("inference_threads", "Threads that run the model, of all runs at a time.")
-        self.streams = gauge("inference_streams", "Runs at a time.")
+        self.streams = gauge("inference_streams", "Runs at a time, now.")
         self.entities = Counter(
             "conche_entities_total",
             "Entities of answered requests, by the types that the model knows.",

@@ -515,7 +515,7 @@ class InfoResponse(BaseModel):
     limits: dict[str, int | float]
     truncate: bool = Field(description="Whether /embed cuts over-long texts when the request does not say.")
     threads: int = Field(description="That run models.")
-    streams: int = Field(description="Runs at a time, which share the threads.")
+    streams: int = Field(description="Runs at a time, now, which share the threads.")
     workers: int = Field(description="Processes that share the port.")
     worker: int = Field(description="The one that answers, from 1.")
 

@@ -325,9 +325,9 @@ class Settings(BaseSettings):
     )
     streams: Literal["auto"] | int = Field(
         default="auto",
-        description="Model runs at a time, which share the threads, from 1 to 64. `auto`: two with ONNX "
-        "Runtime (one where there is one thread), one with OpenVINO, where a second one is more texts a "
-        "second for a quarter to a half more memory (docs/workers.md).",
+        description="Model runs at a time, which share the threads, from 1 to 64. `auto`: two where there "
+        "are two threads; with OpenVINO one at rest, and two while work waits for some tenths of a second "
+        "(docs/workers.md).",
     )
     engine: Literal["auto", "onnxruntime", "openvino"] = Field(
         default="auto",

@@ -26,6 +26,9 @@ _PROBES: Final = 16
 OVERLOAD: Final = 10
 # Rounds that early workloads have behind them when the others have their first.
 EARLY_ROUNDS: Final = 2
+# Seconds that are not counted of each turn at the workloads that are quoted, whoever's turn it is: a server
+# may change with the load (`service.stream_following`), and was stopped while others had their turns.
+LEAD_S: Final = 2.5
 # Texts of a request up to which a first one is not counted; larger ones warm up for themselves.
 _WARMED_UP_FOR: Final = 64
 
@@ -102,6 +105,7 @@ class Run:
         texts: of the workloads.
         measurements: where results go.
         seconds: of one turn, before what is on its way is waited for.
+        lead: seconds that are not counted, before a turn at the workloads that are quoted.
         until: on ``time.monotonic``; no turn begins that is not likely to end by then.
         say: told how it goes.
         reference: vectors of the probes for each model's name, that all have to give.
@@ -111,6 +115,7 @@ class Run:
     texts: Texts
     measurements: Measurements
     seconds: float
+    lead: float
     until: float
     say: Callable[[str], None]
     absent: dict[str, str] = field(default_factory=dict)
@@ -174,12 +179,14 @@ class Run:
         """What a turn gave, and what is told of its workload alone."""
         workload = turn.workload
         job = self.texts.job(workload, seconds=self.seconds)
-        if turn.round == 0 and workload.per_request <= _WARMED_UP_FOR:
-            # A first go at it, not counted: caches, shapes, connections.
+        peak_job = self.texts.job(BATCHES, seconds=self.seconds)
+        # A first go at it, not counted: caches, shapes, connections.
+        if workload.early or workload.kind == "overload":
+            contestant.time(replace(job if workload.early else peak_job, seconds=self.lead))
+        elif turn.round == 0 and workload.per_request <= _WARMED_UP_FOR:
             contestant.time(replace(job, clients=1, seconds=min(0.3, self.seconds / 4)))
         if workload.kind != "overload":
             return contestant.time(job), {}
-        peak_job = self.texts.job(BATCHES, seconds=self.seconds)
         before = contestant.time(peak_job).texts_per_s
         rate = OVERLOAD * before / workload.per_request
         result = contestant.time(

@@ -167,7 +167,7 @@ def per_second(metric: str) -> str:
 
 BUSY = (
     f"{rate('conche_inference_stream_seconds_total', 'model')} "
-    f"/ sum by (model) (conche_inference_streams{{{MODEL}}})"
+    f"/ sum by (model) (avg_over_time(conche_inference_streams{{{MODEL}}}{WINDOW}))"
 )
 
 
@@ -816,13 +816,18 @@ CAPACITY: Rows = (
                         (
                             f"sum(rate(conche_tokens_total{WINDOW})) "
                             f"/ sum(rate(conche_inference_stream_seconds_total{WINDOW})) "
-                            "* max(sum by (model) (conche_inference_streams))"
+                            f"* max(sum by (model) (avg_over_time(conche_inference_streams{WINDOW})))"
                         ),
                         "could",
                     ),
                     (per_second("conche_tokens_total"), "does"),
                 ],
                 unit="cps",
+            ),
+            Panel(
+                "How many batches run at a time?",
+                "Streams. With OpenVINO, unless their number is set: one at rest, two while work waits.",
+                [(f"conche_inference_streams{{{MODEL}}}", "{{model}}")],
             ),
             Panel(
                 "How many tokens and texts are worked through?",

@@ -16,6 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from model.runtime.allocation import return_freed_memory
+from model.runtime.bundle import Bundle
+from model.runtime.engine import GRAPH_NAME, Engine, weight_files
+
 logger = logging.getLogger(__name__)
 
 # Of all that is kept. What this process has no use for, and was used longest ago, makes room: a model that is
@@ -123,6 +127,18 @@ class CompiledModels:
             self._make_room(path, len(content))
         except OSError as error:
             logger.warning("compiled model %s cannot be kept and is made anew next time: %s", path, error)
+
+    def keep(self, bundle: Bundle, circumstances: Mapping[str, Any], engine: Engine) -> None:
+        """Write what ``engine`` made of ``bundle``, unless it was loaded from that.
+
+        The interpreter may stand still meanwhile, for some tenths of a second.
+        """
+        # What is compiled is about as large as what it is made of.
+        size = sum(bundle.file(name).stat().st_size for name in (GRAPH_NAME, *weight_files(bundle)))
+        if self.takes(bundle.digest, circumstances, size) and (exported := engine.export()) is not None:
+            self.write(bundle.digest, circumstances, exported)
+            del exported
+            return_freed_memory()
 
     def forget(self, bundle_digest: str, circumstances: Mapping[str, Any]) -> None:
         """Keep it no longer."""

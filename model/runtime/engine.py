@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,11 +119,11 @@ class Engine(Protocol):
 
     @property
     def streams(self) -> int:
-        """Runs at a time that are meant to be; more wait for each other, or share what is there."""
+        """Runs at a time that are meant to be, now; more wait for each other, or share what is there."""
         ...
 
     def lends_threads(self, rows: int) -> bool:
-        """Whether a run of so many rows has the threads of idle streams, too; one of one row always has."""
+        """Whether a run of so many rows has the threads of idle streams, too."""
         ...
 
     @property
@@ -145,6 +145,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model; ``run`` must not be called afterwards."""
+        ...
+
+
+@runtime_checkable
+class ChangingEngine(Engine, Protocol):
+    """One whose number of streams is settled when a model is compiled, and can be settled anew."""
+
+    def set_streams(self, streams: int, bundle: Bundle, exported: bytes | None = None) -> None:
+        """Have so many runs at a time from now on; runs go on meanwhile. See ``OpenVinoEngine``."""
         ...
 
 

@@ -17,17 +17,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from model.runtime.allocation import return_freed_memory
 from model.runtime.bundle import Bundle, BundleError, Manifest
 from model.runtime.compiled_models import CompiledModels
-from model.runtime.engine import CPU_PROVIDER, GRAPH_NAME, Engine, Precision, load_gently, weight_files
+from model.runtime.engine import CPU_PROVIDER, ChangingEngine, Engine, Precision, load_gently
 from model.runtime.golden import prove
 from model.runtime.processor import Processor, read_processor
 from model.runtime.records import FOR_NOW_SECONDS, read_record, write_record
 from model.runtime.run_times import compared_times, timed_batch, timed_output, timed_run
+from model.runtime.stream_changes import StreamChanges
 from model.runtime.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -335,9 +337,23 @@ class EngineChooser:
             BundleError: no candidate passes; of several, what the first one failed.
         """
         engine, choice = load_gently(lambda: self._open(bundle, tokenizer))
-        if keep_compiled:
-            self._keep_compiled(bundle, choice.candidate, engine)
+        if keep_compiled and self._compiled is not None:
+            on = self._compiled_on(choice.candidate)
+            if on is not None:
+                self._compiled.keep(bundle, on, engine)
         return engine, choice
+
+    def stream_changes(self, bundle: Bundle, engine: Engine, choice: EngineChoice) -> StreamChanges | None:
+        """What changes the streams of an engine of ``open`` while it serves.
+
+        Returns:
+            None: they are set, or there are threads for one only, or the engine has them for good.
+        """
+        most = min(self._threads, _STREAMS)
+        if self._streams is not None or most == 1 or not isinstance(engine, ChangingEngine):
+            return None
+        circumstances = partial(self._compiled_on, choice.candidate)
+        return StreamChanges(bundle, engine, most=most, compiled=self._compiled, circumstances=circumstances)
 
     def _open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
         name = bundle.manifest.name
@@ -417,25 +433,16 @@ class EngineChooser:
             raise
         return engine
 
-    def _keep_compiled(self, bundle: Bundle, candidate: Candidate, engine: Engine) -> None:
-        on = self._compiled_on(candidate)
-        if self._compiled is None or on is None:
-            return
-        size = sum(bundle.file(name).stat().st_size for name in (GRAPH_NAME, *weight_files(bundle)))
-        if not self._compiled.takes(bundle.digest, on, size) or (exported := engine.export()) is None:
-            return
-        self._compiled.write(bundle.digest, on, exported)
-        del exported
-        return_freed_memory()
-
-    def _compiled_on(self, candidate: Candidate) -> dict[str, Any] | None:
+    def _compiled_on(self, candidate: Candidate, streams: int = 1) -> dict[str, Any] | None:
         """What a compiled model depends on, beside the bundle; None where none is kept."""
         if self._compiled is None or candidate.engine != "openvino" or (self._streams or 1) > 1:
             return None
         from model.runtime.openvino_engine import export_circumstances  # noqa: PLC0415 - it imports OpenVINO
 
         try:
-            of_engine = export_circumstances(threads=self._threads, precision=candidate.precision)
+            of_engine = export_circumstances(
+                threads=self._threads, streams=streams, precision=candidate.precision
+            )
         except OSError as error:
             logger.warning("what OpenVINO compiles is not kept, for its own code cannot be read: %s", error)
             return None

@@ -11,6 +11,7 @@ import logging
 import queue
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ _HINTS: Final[dict[Precision, Any]] = {"float32": ov.Type.f32, "bfloat16": ov.Ty
 # OpenVINO makes kernels for each number of tokens, in some 2 ms, and others for each length of rows; it keeps
 # 5,000 by default (bench/README.md).
 _KEPT_KERNELS: Final = 128
+# Each stream of a form has its own, of batches that are smaller parts of what waits.
+_LEAST_KEPT_KERNELS: Final = 32
 # A text by itself has fewer shapes.
 _KEPT_KERNELS_ALONE: Final = 64
 # The two forms of a model are held to each other by a text of so many tokens; they may differ by rounding, by
@@ -69,9 +72,11 @@ _PADDING_COST: Final = 0.15
 class OpenVinoEngine:
     """OpenVINO on CPU.
 
-    How many threads a run has is settled when a model is compiled. With several streams it is compiled twice:
-    for runs beside each other, each of which has a stream's threads, and for a text by itself, which has all
-    of them. Both give the same answers, and have stored weights and tables in common.
+    How many threads a run has is settled when a model is compiled. With several streams from the beginning it
+    is compiled twice: for runs beside each other, each of which has a stream's threads, and for a text by
+    itself, which has all of them. Both have stored weights and tables in common. An engine of one stream can
+    be changed to several and back by `set_streams`, and has one form then as before, in little more memory.
+    All forms give the same answers.
 
     Weights stay as small in memory as they are stored, and are unpacked in the products that need them. Only
     they are integers: activations are computed in ``precision``.
@@ -106,31 +111,92 @@ class OpenVinoEngine:
         self.threads = threads
         self.precision: Precision = precision
         self.name = f"openvino {version()}"
+        self._packed = packed
         self._rules = BatchRules.of(bundle.manifest)
-        self._is_compiled = exported is None
+        self._changing = threading.Lock()
+        self._is_closed = False
         self._forms = load_gently(
             lambda: (
-                _compile(bundle, threads, streams, precision, packed=packed)
+                _compile(bundle, threads, streams, precision, packed=packed, alone=True)
                 if exported is None
                 else [_imported(bundle, exported, _options(threads, streams, precision))]
             )
         )
-        # It has no more of them than the processor has cores, whatever it was told.
-        self.streams = self._forms[0].streams
-        inputs, outputs = self._forms[0].signature()
-        self._unpadded = KEPT in inputs
+        self._unpadded = self._check_signature(bundle, self._forms[0])
+        if len(self._forms) > 1:
+            one, other = self._forms
+            load_gently(lambda: self._check_alike(bundle, one, other))
+
+    @property
+    def streams(self) -> int:
+        """No more than the processor has cores, whatever was asked for."""
+        return self._forms[0].streams
+
+    def set_streams(self, streams: int, bundle: Bundle, exported: bytes | None = None) -> None:
+        """Have so many runs at a time from now on, and one form for all of them; runs go on meanwhile.
+
+        Takes some tenths of a second of a core with ``exported``, else about one, and until the old form is
+        gone the memory of both. As it is afterwards, a text by itself has a stream's threads.
+
+        Args:
+            streams: 1 to ``threads``.
+            bundle: the engine's own, checked again: its files may be others by now.
+            exported: by an engine with so many streams; see the class.
+
+        Raises:
+            ValueError: there is not a thread for each stream.
+            BundleError: as when it was made, or the new form gives other answers than the one there is. All
+                is as before then.
+            RuntimeError: it is closed.
+        """
+        check_threads(self.threads, streams)
+        form = load_gently(lambda: self._form_of(streams, bundle, exported))
+        with self._changing:
+            if self._is_closed:
+                form.close()
+                raise RuntimeError("the engine is closed")
+            replaced, self._forms = self._forms, [form]
+        for old in replaced:
+            old.close()  # runs at work end in it; who waits for it turns to the new one
+        del old, replaced
+        return_freed_memory()
+
+    def _form_of(self, streams: int, bundle: Bundle, exported: bytes | None) -> _Form:
+        if exported is None:
+            (form,) = _compile(
+                bundle, self.threads, streams, self.precision, packed=self._packed, alone=False
+            )
+        else:
+            form = _imported(bundle, exported, _options(self.threads, streams, self.precision))
+        if self._check_signature(bundle, form) != self._unpadded:
+            raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME} is compiled for other inputs")
+        self._check_alike(bundle, self._forms[0], form)
+        return form
+
+    def _check_signature(self, bundle: Bundle, form: _Form) -> bool:
+        """Hold a form to the bundle's task.
+
+        Returns:
+            Whether it leaves out padding.
+
+        Raises:
+            BundleError: it is of another.
+        """
+        inputs, outputs = form.signature()
         check_signature(
             bundle,
             inputs={name: kind for name, kind in inputs.items() if name not in (KEPT, PLACES)},
             outputs=outputs,
             types=("i64", "f32"),
         )
-        if len(self._forms) > 1:
-            load_gently(lambda: self._check_forms(bundle))
+        return KEPT in inputs
 
     def lends_threads(self, rows: int) -> bool:
-        """A text by itself has all. Several are several runs soon: the batcher divides them among streams."""
-        return rows == 1
+        """A text by itself has all where there is a form for it.
+
+        Several are several runs soon: the batcher divides them among streams.
+        """
+        return rows == 1 and len(self._forms) > 1
 
     @property
     def padding_cost(self) -> float:
@@ -152,7 +218,13 @@ class OpenVinoEngine:
         """
         with CORES.run() as by_itself:
             alone = by_itself and self.lends_threads(len(batch.input_ids))
-            return self._run(self._forms[-1 if alone else 0], batch, outputs)
+            while True:
+                form = self._forms[-1 if alone else 0]
+                try:
+                    return self._run(form, batch, outputs)
+                except _FormClosedError:
+                    if form in self._forms:  # it is not that another took its place
+                        raise
 
     def _run(self, form: _Form, batch: TokenBatch, outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         self._rules.check(batch, outputs)
@@ -171,48 +243,59 @@ class OpenVinoEngine:
         It has the interpreter's lock meanwhile, 2 to 5 ms for each MB.
 
         Returns:
-            None: it was loaded from that; or there are several streams, whose two forms have weights in
-            common only if they are compiled of one graph.
+            None: it was loaded from that; or there are two forms, which have weights in common only if they
+            are compiled of one graph.
         """
-        if not self._is_compiled or len(self._forms) > 1:
+        forms = self._forms
+        if len(forms) > 1 or forms[0].is_imported:
             return None
         stream = io.BytesIO()
         try:
-            self._forms[0].compiled.export_model(stream)
+            forms[0].compiled.export_model(stream)
             return stream.getvalue()
         except (RuntimeError, MemoryError) as error:
             logger.warning("what OpenVINO compiled cannot be exported: %s", error)
             return None
 
-    def _check_forms(self, bundle: Bundle) -> None:
+    def _check_alike(self, bundle: Bundle, one: _Form, other: _Form) -> None:
         """Have both compute one text: of what is proved later nobody knows which of them it is that computes.
 
         Raises:
             BundleError: they differ.
         """
         batch = timed_batch(bundle.manifest, [_TOKENS_OF_CHECK], 0)
-        one, other = (self._run(form, batch, self._rules.outputs) for form in self._forms)
-        for name, array in one.items():
+        found = self._run(one, batch, self._rules.outputs)
+        for name, array in self._run(other, batch, self._rules.outputs).items():
             # Written so that what is no number fails, too.
-            apart = np.linalg.norm(array - other[name])
-            if not apart <= _FORMS_APART[self.precision] * np.linalg.norm(array):
+            apart = np.linalg.norm(array - found[name])
+            if not apart <= _FORMS_APART[self.precision] * np.linalg.norm(found[name]):
                 raise BundleError(
                     "graph",
                     f"{bundle.path.name}/{GRAPH_NAME}: {self.name} gives another {name} with {self.threads} "
-                    f"threads than with {self.streams} streams of them",
+                    f"threads in {one.streams} streams than in {other.streams}",
                 )
 
     def close(self) -> None:
         """Free the model and its memory. Closing twice is fine."""
+        with self._changing:
+            self._is_closed = True
         for form in self._forms:
             form.close()
+
+
+class _FormClosedError(RuntimeError):
+    """A run came to a form that is closed."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is closed")
 
 
 class _Form:
     """A model compiled for a number of runs at a time."""
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, *, is_imported: bool = False) -> None:
         self.compiled = compiled
+        self.is_imported = is_imported
         self.streams = int(compiled.get_property("NUM_STREAMS"))
         self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.streams):
@@ -232,13 +315,13 @@ class _Form:
         """Compute; rows of tokens end at the ``longest``.
 
         Raises:
-            RuntimeError: it is closed.
+            _FormClosedError: it is closed.
         """
         requests = self.requests  # those of now: a run that ends after `close` keeps nothing alive
         request = requests.get()
         try:
             if request is None:
-                raise RuntimeError("the engine is closed")
+                raise _FormClosedError
             if self.streams == 1:
                 # Without `share_outputs` it would copy all outputs, hidden states too.
                 request.infer(feeds, share_inputs=True, share_outputs=True)
@@ -264,7 +347,7 @@ class _Form:
         self.compiled = None
 
 
-def export_circumstances(*, threads: int, precision: Precision) -> dict[str, Any]:
+def export_circumstances(*, threads: int, streams: int, precision: Precision) -> dict[str, Any]:
     """What ``OpenVinoEngine.export`` depends on, beside the bundle and the processor; JSON.
 
     Raises:
@@ -275,13 +358,13 @@ def export_circumstances(*, threads: int, precision: Precision) -> dict[str, Any
     return {
         "openvino": str(ov.__version__),
         "code": hashlib.sha256(code).hexdigest(),
-        "options": {name: str(value) for name, value in _options(threads, 1, precision).items()},
+        "options": {name: str(value) for name, value in _options(threads, streams, precision).items()},
     }
 
 
 def _imported(bundle: Bundle, exported: bytes, options: dict[str, Any]) -> _Form:
     try:
-        form = _Form(core().import_model(exported, "CPU", options))
+        form = _Form(core().import_model(exported, "CPU", options), is_imported=True)
     except Exception as error:  # whatever the binding makes of what it cannot read
         where = f"{bundle.path.name}/{GRAPH_NAME}"
         raise BundleError("graph", f"{where}, as exported: {str(error).strip()}") from error
@@ -303,14 +386,14 @@ def _options(threads: int, streams: int, precision: Precision) -> dict[str, Any]
         # Its default, where weights are small integers and the processor multiplies bytes, is to quantise the
         # activations as well, in groups: faster, and no longer the vectors of the model.
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-        "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS,
+        "CPU_RUNTIME_CACHE_CAPACITY": max(_KEPT_KERNELS // streams, _LEAST_KEPT_KERNELS),
     }
 
 
 def _compile(
-    bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool
+    bundle: Bundle, threads: int, streams: int, precision: Precision, *, packed: bool, alone: bool
 ) -> list[_Form]:
-    """For ``streams`` runs at a time and, if that is several, for one."""
+    """For ``streams`` runs at a time and, ``alone`` and if that is several, for one."""
     if precision == "bfloat16" and not openvino_library.multiplies_bfloat16():
         raise BundleError("graph", f"{bundle.path.name}: OpenVINO has no bfloat16 on this processor")
     options = _options(threads, streams, precision)
@@ -327,7 +410,7 @@ def _compile(
                 folding.register_pass(passes.ConstantFolding())
                 folding.run_passes(model)
             forms = [_Form(core().compile_model(model, "CPU", options))]
-            if forms[0].streams > 1:
+            if alone and forms[0].streams > 1:
                 # Of the same model, so that the two have tables and stored weights in common.
                 options |= {"NUM_STREAMS": 1, "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS_ALONE}
                 forms.append(_Form(core().compile_model(model, "CPU", options)))

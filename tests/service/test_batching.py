@@ -317,7 +317,7 @@ async def test_so_many_batches_run_at_a_time_as_there_are_threads(streams: Execu
 async def test_a_model_of_fewer_streams_leaves_threads_to_others(streams: ExecutionThreads) -> None:
     """Its engine would have the second batch wait, in a thread that another model could use."""
     model = FakeModel(gate_open=False)
-    async with _batcher(model, streams, streams=1) as batcher:
+    async with _batcher(model, streams, most_streams=1) as batcher:
         calls = [asyncio.create_task(batcher.submit(Job(0, 1)))]
         await model.started()
         calls += [asyncio.create_task(batcher.submit(Job(n, 1))) for n in (1, 2)]
@@ -393,6 +393,78 @@ async def test_nothing_is_left_to_streams_whose_threads_are_taken(streams: Execu
         assert await batcher.submit_many(_jobs([4] * 6)) == [0, 1, 2, 3, 4, 5]
         assert [len(batch) for batch in model.batches] == [6]
         gate.set()
+
+
+async def test_streams_may_become_more_and_fewer(streams: ExecutionThreads) -> None:
+    """Runs at work go on; what waits is not divided among streams that may not run."""
+    model, now = FakeModel(gate_open=False), [1]
+    async with _batcher(model, streams, streams=lambda: now[0]) as batcher:
+        await settle()
+        calls = [asyncio.create_task(batcher.submit_many(_jobs([4] * 4)))]
+        await model.started()
+        calls.append(asyncio.create_task(batcher.submit_many(_jobs([4] * 3))))
+        await settle()
+        assert [len(batch) for batch in model.batches] == [4]
+        assert batcher.demand == 1 + 3
+        now[0] = 2
+        batcher.streams_changed()
+        await model.started()
+        assert [len(batch) for batch in model.batches] == [4, 3]
+        assert batcher.demand == 2
+        now[0] = 1
+        batcher.streams_changed()
+        calls.append(asyncio.create_task(batcher.submit_many(_jobs([4] * 2))))
+        await settle()
+        assert len(model.batches) == 2
+        model.gate.set()
+        assert await asyncio.gather(*calls) == [[0, 1, 2, 3], [0, 1, 2], [0, 1]]
+        assert batcher.demand == 0
+    assert len(model.batches) == 3
+
+
+@pytest.mark.parametrize("now", [1, 2])
+async def test_the_end_does_not_wait_for_a_stream_whose_turn_never_came(
+    streams: ExecutionThreads, now: int
+) -> None:
+    """It is woken when the last run ends, and finds nothing left."""
+    model = FakeModel(gate_open=False)
+    batcher = _batcher(model, streams, BatchingLimits(max_batch_size=1), streams=lambda: now)
+    batcher.start()
+    calls = [asyncio.create_task(batcher.submit(Job(n, 1))) for n in range(4)]
+    await model.started()
+    closing = asyncio.create_task(batcher.close(HANG_LIMIT_S))
+    await settle()
+    model.gate.set()
+    assert await asyncio.gather(*calls) == [0, 1, 2, 3]
+    began = time.monotonic()
+    await closing
+    assert time.monotonic() - began < HANG_LIMIT_S / 2
+
+
+async def test_whether_a_batch_takes_all_cores_is_asked_for_each(streams: ExecutionThreads) -> None:
+    """It changes with the streams: two models' runs may then be beside each other."""
+    one, other, alone = FakeModel(gate_open=False), FakeModel(gate_open=False), [True]
+    options = {"streams": lambda: 1, "exclusive": lambda: alone[0]}
+    async with _batcher(one, streams, **options) as first, _batcher(other, streams, **options) as second:
+        calls = [asyncio.create_task(first.submit(Job(1, 1)))]
+        await one.started()
+        calls.append(asyncio.create_task(second.submit(Job(2, 1))))
+        await settle()
+        assert other.batches == []
+        one.gate.set()
+        await other.started()
+        await calls[0]
+        alone[0] = False
+        one.gate.clear()
+        other.gate.set()
+        await calls[1]
+        other.gate.clear()
+        calls = [asyncio.create_task(first.submit(Job(1, 1))), asyncio.create_task(second.submit(Job(2, 1)))]
+        await one.started()
+        await other.started()
+        one.gate.set()
+        other.gate.set()
+        assert await asyncio.gather(*calls) == [1, 2]
 
 
 async def test_runs_of_a_request_at_the_same_time_count_once(streams: ExecutionThreads) -> None:

@@ -1050,7 +1050,7 @@ class _Notes:
         self.entities: list[dict[str, int]] = []
         self.watched: list[tuple[object, int]] = []
 
-    def watch(self, model: object, *, threads: int, streams: int) -> None:
+    def watch(self, model: object, *, threads: int) -> None:
         self.watched.append((model, threads))
 
     def on_tokenize(self, seconds: float) -> None:

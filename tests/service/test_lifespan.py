@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
@@ -79,6 +80,46 @@ async def test_streams_change_when_answers_come_and_not_what_they_are(
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)  # type: ignore[arg-type]
         else:
             assert _rounded(one) == _rounded(other)
+
+
+async def test_openvino_follows_the_load_and_answers_as_before(models_folder: Path) -> None:
+    """Two batches at a time while clients wait for each other, one afterwards; no request is lost on the way.
+
+    Needs two cores, as streams do.
+    """
+    texts = ["hello world", "怎么退货", "cat " * 40]
+    settings = tiny_settings(models_folder, faq_store="none", engine="openvino", threads=2)
+    async with running(settings) as client:
+
+        async def streams() -> dict[str, str]:
+            lines = (await client.get("/metrics")).text
+            return dict(re.findall(r'(?m)^conche_inference_streams\{model="(.*)"\} (\S+)$', lines))
+
+        async def vectors() -> object:
+            answer = await client.post("/embed", json={"inputs": texts})
+            assert answer.status_code == 200
+            return answer.json()
+
+        async def keep_asking() -> None:
+            while not done.is_set():
+                np.testing.assert_allclose(await vectors(), expected, rtol=0, atol=1e-5)  # type: ignore[arg-type]
+
+        expected, done = await vectors(), asyncio.Event()
+        at_rest = await streams()
+        assert set(at_rest.values()) == {"1.0"}
+        callers = [asyncio.create_task(keep_asking()) for _ in range(6)]
+        await _until_it_is(streams, {**at_rest, "tiny-embedding": "2.0"})  # the others have nothing to do
+        assert (await client.get("/info")).json()["streams"] == 2
+        done.set()
+        await asyncio.gather(*callers)
+        await _until_it_is(streams, at_rest)
+        np.testing.assert_allclose(await vectors(), expected, rtol=0, atol=1e-5)  # type: ignore[arg-type]
+
+
+async def _until_it_is(read: Callable[[], Awaitable[object]], value: object) -> None:
+    async with asyncio.timeout(HANG_LIMIT_S):
+        while await read() != value:  # noqa: ASYNC110 - asked over HTTP
+            await asyncio.sleep(0.01)
 
 
 def _rounded(value: object) -> object:

@@ -92,6 +92,7 @@ def make_run(path: Path, *contestants: Contestant, until: float = float("inf"), 
         texts=FakeTexts(),
         measurements=Measurements(path, resume=resume),
         seconds=2.0,
+        lead=1.0,
         until=until,
         say=lambda _: None,
     )
@@ -125,14 +126,24 @@ def test_a_workload_may_have_fewer_rounds() -> None:
 
 def test_contestants_are_started_once_warmed_up_once_and_held_still(tmp_path: Path) -> None:
     """A first go is not counted; while others are measured nobody runs."""
-    one = FakeContestant("a")
+    one = FakeContestant("a", rates=[1.0, 64.0, 65.0])
     run = make_run(tmp_path / "m.jsonl", one)
-    run.take(list(turns([MANY], {"many": ["a"]}, 2)))
-    assert [job.clients for job in one.jobs] == [1, 32, 32]
+    run.take(list(turns([replace(MANY, early=False)], {"many": ["a"]}, 2)))
+    assert [(job.clients, job.seconds) for job in one.jobs] == [(1, 0.3), (32, 2.0), (32, 2.0)]
+    assert [line["texts_per_s"] for line in run.measurements.lines] == [64.0, 65.0]
     assert [line["round"] for line in run.measurements.lines] == [0, 1]
     assert run.starts == {"a": 1.5}
     assert one.process is not None
     assert not one.process.running  # type: ignore[attr-defined]
+
+
+def test_what_is_quoted_has_time_to_settle_in_each_turn(tmp_path: Path) -> None:
+    """A server that changes with the load was stopped as another load had left it."""
+    one = FakeContestant("a", rates=[1.0, 64.0, 2.0, 65.0])
+    run = make_run(tmp_path / "m.jsonl", one)
+    run.take(list(turns([MANY], {"many": ["a"]}, 2)))
+    assert [(job.clients, job.seconds) for job in one.jobs] == 2 * [(32, 1.0), (32, 2.0)]
+    assert [line["texts_per_s"] for line in run.measurements.lines] == [64.0, 65.0]
 
 
 def test_a_run_goes_on_where_another_stopped(tmp_path: Path) -> None:
@@ -143,9 +154,9 @@ def test_a_run_goes_on_where_another_stopped(tmp_path: Path) -> None:
     second = FakeContestant("a")
     run = make_run(path, second, resume=True)
     run.take(plan)
-    assert {job.clients for job in second.jobs} == {1, 32}
+    assert {job.clients for job in second.jobs} == {32}
     assert [line["workload"] for line in run.measurements.lines] == ["one", "many"]
-    assert len(second.jobs) == 2  # one of them the warm-up
+    assert len(second.jobs) == 2  # one of them is not counted
     assert make_run(path, FakeContestant("a")).measurements.lines == []
 
 

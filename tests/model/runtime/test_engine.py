@@ -657,9 +657,115 @@ def test_forms_that_do_not_agree_are_refused(
         return {name: array * factor for name, array in real(form, *arguments).items()}
 
     monkeypatch.setattr(openvino_engine._Form, "infer", infer)
-    with pytest.raises(BundleError, match=r"with 2 threads than with 2 streams") as caught:
+    with pytest.raises(BundleError, match=r"with 2 threads in 2 streams than in 1") as caught:
         OpenVinoEngine(bundle, threads=2, streams=2)
     assert caught.value.check == "graph"
+
+
+@pytest.mark.parametrize("from_export", [False, True])
+def test_streams_may_be_set_anew(bundle: Bundle, from_export: bool) -> None:
+    """Answers stay what they were, to the last digit here. Needs two cores, as streams do."""
+    engine = OpenVinoEngine(bundle, threads=2)
+    batch = pad_batch([row(2, 5, 3), row(7)], 0)
+    before = engine.run(batch, [MEAN])[MEAN]
+    exported = None
+    if from_export:
+        engine.set_streams(2, bundle)
+        exported = engine.export()
+        assert exported is not None
+        engine.set_streams(1, bundle)
+    engine.set_streams(2, bundle, exported)
+    assert [form.streams for form in engine._forms] == [engine.streams] == [2]
+    assert not engine.lends_threads(1)
+    assert (engine.export() is None) == from_export
+    np.testing.assert_array_equal(engine.run(batch, [MEAN])[MEAN], before)
+    engine.set_streams(1, bundle)
+    assert engine.streams == 1
+    np.testing.assert_array_equal(engine.run(batch, [MEAN])[MEAN], before)
+
+
+def test_runs_go_on_while_streams_are_set_anew(bundle: Bundle) -> None:
+    """Those at work end in the form that is replaced, those that wait for it go to the other."""
+    engine = OpenVinoEngine(bundle, threads=2)
+    batch = pad_batch([row(2, 5, 3)], 0)
+    expected = engine.run(batch, [MEAN])[MEAN]
+    (old,) = engine._forms
+    compute, begun, gate = old.requests.get(), threading.Event(), threading.Event()
+
+    class Slow:
+        """A run at work for as long as the test wants."""
+
+        def infer(self, *arguments: Any, **how: Any) -> None:
+            begun.set()
+            assert gate.wait(HANG_LIMIT_S)
+            compute.infer(*arguments, **how)
+
+        def get_tensor(self, name: str) -> Any:
+            return compute.get_tensor(name)
+
+    old.requests.put(Slow())
+    with ThreadPoolExecutor(3) as callers:
+        at_work = callers.submit(engine.run, batch, [MEAN])
+        assert begun.wait(HANG_LIMIT_S)
+        waiting = callers.submit(engine.run, batch, [MEAN])
+        try:
+            # A text is computed in either form before one takes the other's place; here the old one is busy.
+            engine._check_alike = lambda *_: None  # type: ignore[method-assign]
+            engine.set_streams(2, bundle)
+            np.testing.assert_array_equal(engine.run(batch, [MEAN])[MEAN], expected)
+        finally:
+            gate.set()
+        for run in (at_work, waiting):
+            np.testing.assert_array_equal(run.result(HANG_LIMIT_S)[MEAN], expected)
+
+
+def test_streams_that_cannot_be_set_leave_all_as_it_was(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers are served as before; what computes otherwise never serves them."""
+    engine = OpenVinoEngine(bundle, threads=2)
+    batch = pad_batch([row(2, 5, 3)], 0)
+    before, forms = engine.run(batch, [MEAN])[MEAN], list(engine._forms)
+    with pytest.raises(ValueError, match="streams must be from 1 to the number of threads, 2, not 3"):
+        engine.set_streams(3, bundle)
+    with pytest.raises(BundleError, match="as exported"):
+        engine.set_streams(2, bundle, b"no model")
+    real = openvino_engine._Form.infer
+
+    def infer(form: Any, *arguments: Any) -> dict[str, NDArray[np.float32]]:
+        factor = 1 if form in forms else 1.01
+        return {name: array * factor for name, array in real(form, *arguments).items()}
+
+    monkeypatch.setattr(openvino_engine._Form, "infer", infer)
+    with pytest.raises(BundleError, match="gives another"):
+        engine.set_streams(2, bundle)
+    assert engine._forms == forms
+    np.testing.assert_array_equal(engine.run(batch, [MEAN])[MEAN], before)
+
+
+def test_another_models_export_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    """It has other outputs."""
+    tagger = OpenVinoEngine(Bundle.load(write_tiny_ner_bundle(tmp_path / "ner")), threads=2)
+    engine = OpenVinoEngine(bundle, threads=2)
+    with pytest.raises(BundleError, match="outputs"):
+        engine.set_streams(1, bundle, tagger.export())
+
+
+def test_a_closed_engine_has_no_streams_set(bundle: Bundle) -> None:
+    """A model is unloaded while it is compiled: the new form is not to stay, nor to serve."""
+    engine = OpenVinoEngine(bundle, threads=2)
+    real = engine._form_of
+
+    def form_of(*arguments: Any) -> Any:
+        made = real(*arguments)
+        engine.close()
+        return made
+
+    engine._form_of = form_of  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.set_streams(2, bundle)
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.run(pad_batch([row(2)], 0), [MEAN])
 
 
 SHIPPED = Path(__file__).parents[3] / "models" / "multilingual-e5-small-zh-en"

@@ -47,6 +47,7 @@ from model.runtime.engine_choice import (
 from model.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from model.runtime.openvino_engine import OpenVinoEngine
 from model.runtime.processor import Processor, read_processor
+from model.runtime.stream_changes import StreamChanges
 from model.runtime.tokenization import Tokenizer
 from tests.bundles import write_tiny_embedding_bundle
 from tests.fakes import HANG_LIMIT_S, FakeEngine
@@ -736,13 +737,14 @@ def test_other_circumstances_compile_anew(
     assert len(compilations) == 2
 
 
-def test_threads_and_precision_are_circumstances() -> None:
+def test_threads_streams_and_precision_are_circumstances() -> None:
     """A model is compiled for them."""
     of = openvino_engine.export_circumstances
-    as_it_is = of(threads=1, precision="float32")
-    assert as_it_is == of(threads=1, precision="float32")
-    assert as_it_is != of(threads=2, precision="float32")
-    assert as_it_is != of(threads=1, precision="bfloat16")
+    as_it_is = of(threads=2, streams=1, precision="float32")
+    assert as_it_is == of(threads=2, streams=1, precision="float32")
+    assert as_it_is != of(threads=1, streams=1, precision="float32")
+    assert as_it_is != of(threads=2, streams=2, precision="float32")
+    assert as_it_is != of(threads=2, streams=1, precision="bfloat16")
 
 
 def test_nothing_is_kept_of_several_streams(bundle: Bundle, tmp_path: Path) -> None:
@@ -750,3 +752,84 @@ def test_nothing_is_kept_of_several_streams(bundle: Bundle, tmp_path: Path) -> N
     chooser = EngineChooser(BY_OPENVINO, threads=2, streams=2, folder=tmp_path)
     chooser.open(bundle, Tokenizer.from_bundle(bundle), keep_compiled=True)
     assert not list(tmp_path.glob("*.compiled"))
+
+
+# -- streams that are changed while the engine serves -----------------------------------------------------
+
+
+def open_changing(bundle: Bundle, folder: Path | None) -> tuple[Engine, StreamChanges]:
+    """An engine, and what changes its streams. Needs two cores, as streams do."""
+    chooser = EngineChooser(BY_OPENVINO, threads=2, streams=None, folder=folder)
+    engine, choice = chooser.open(bundle, Tokenizer.from_bundle(bundle), keep_compiled=True)
+    changes = chooser.stream_changes(bundle, engine, choice)
+    assert changes is not None
+    return engine, changes
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_change_is_compiled_once_where_it_is_kept(
+    bundle: Bundle, tmp_path: Path, compilations: list[str], kept: bool
+) -> None:
+    """Also by later processes; the first form comes from what the start kept."""
+    folder = tmp_path / "engines" if kept else None
+    engine, changes = open_changing(bundle, folder)
+    assert (changes.most, changes.wanted, engine.streams) == (2, 1, 1)
+    before = vectors(engine)
+    counts = []
+    for streams in (2, 2, 1, 2):
+        changes.change(streams)
+        assert (changes.wanted, engine.streams) == (streams, streams)
+        np.testing.assert_array_equal(vectors(engine), before)
+        counts.append(len(compilations))
+    assert counts == ([2, 2, 2, 2] if kept else [2, 2, 3, 4])
+    engine, changes = open_changing(bundle, folder)
+    changes.change(2)
+    assert len(compilations) == (2 if kept else 6)
+
+
+def test_a_damaged_form_is_compiled_anew_at_a_change(
+    bundle: Bundle, tmp_path: Path, compilations: list[str]
+) -> None:
+    """Whether its digest tells, or the engine."""
+    engine, changes = open_changing(bundle, tmp_path / "engines")
+    (alone,) = (tmp_path / "engines").glob("*.compiled")
+    changes.change(2)
+    (form,) = set((tmp_path / "engines").glob("*.compiled")) - {alone}
+    whole = form.read_bytes()
+    for content in (whole[:-9], hashlib.sha256(b"no model").digest() + b"no model"):
+        changes.change(1)
+        form.write_bytes(content)
+        compilations.clear()
+        changes.change(2)
+        assert (engine.streams, compilations) == (2, ["tiny-embedding"])
+        assert form.read_bytes()[:32] == hashlib.sha256(form.read_bytes()[32:]).digest()
+
+
+def test_a_bundle_that_was_replaced_is_not_compiled(bundle: Bundle) -> None:
+    """Half of the answers would be another model's."""
+    engine, changes = open_changing(bundle, None)
+    before = vectors(engine)
+    write_tiny_embedding_bundle(bundle.path, seed=5)
+    with pytest.raises(BundleError, match="another bundle than the one that is served"):
+        changes.change(2)
+    assert (changes.wanted, engine.streams) == (2, 1)
+    np.testing.assert_array_equal(vectors(engine), before)
+    changes.change(1)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "threads", "streams"),
+    [
+        (BY_OPENVINO, 2, 1),
+        (BY_OPENVINO, 2, 2),
+        (BY_OPENVINO, 1, None),
+        (EngineWishes("onnxruntime"), 2, None),
+    ],
+)
+def test_streams_that_are_set_or_cannot_be_otherwise_do_not_change(
+    bundle: Bundle, wishes: EngineWishes, threads: int, streams: int | None
+) -> None:
+    """What the operator sets holds; ONNX Runtime has both ways in one session."""
+    chooser = EngineChooser(wishes, threads=threads, streams=streams)
+    engine, choice = chooser.open(bundle, Tokenizer.from_bundle(bundle))
+    assert chooser.stream_changes(bundle, engine, choice) is None
