@@ -6,14 +6,17 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from model.runtime import threads
+from model.runtime import openvino_engine, threads
 from model.runtime.batch_budget import BudgetTuner
 from model.runtime.bundle import Bundle
 from model.runtime.engine_choice import EngineChooser
@@ -82,11 +85,20 @@ async def test_streams_change_when_answers_come_and_not_what_they_are(
             assert _rounded(one) == _rounded(other)
 
 
-async def test_openvino_follows_the_load_and_answers_as_before(models_folder: Path) -> None:
+async def test_openvino_follows_the_load_and_answers_as_before(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two batches at a time while clients wait for each other, one afterwards; no request is lost on the way.
 
     Needs two cores, as streams do.
     """
+    real = openvino_engine._Form.infer
+
+    def infer(*arguments: Any) -> dict[str, NDArray[np.float32]]:
+        time.sleep(0.01)  # a model that takes no time is never waited for
+        return real(*arguments)
+
+    monkeypatch.setattr(openvino_engine._Form, "infer", infer)
     texts = ["hello world", "怎么退货", "cat " * 40]
     settings = tiny_settings(models_folder, faq_store="none", engine="openvino", threads=2)
     async with running(settings) as client:
