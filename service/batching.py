@@ -165,6 +165,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._tokens_per_second_at_work: float | None = None  # of large batches, as they come when much waits
         self._runs = 0
         self._running = 0  # streams with a run, at work or in line for a thread
+        self._at_work = 0  # items of those runs
         self._idle = 0  # streams that wait for work, or for their turn
 
     # -- state, for health and metrics -----------------------------------------------------------------------
@@ -191,8 +192,8 @@ class DynamicBatcher(Generic[Item, Result]):
 
     @property
     def demand(self) -> int:
-        """Batches at work, and items that wait for one."""
-        return self._running + len(self._room)
+        """Items at work, and items that wait."""
+        return self._at_work + len(self._room)
 
     @property
     def queue_limit_tokens(self) -> int:
@@ -508,6 +509,7 @@ class DynamicBatcher(Generic[Item, Result]):
         items = [entry.item for entry in batch]
         dispatched_at = time.monotonic()
         self._running += 1
+        self._at_work += len(items)
         at_a_time: float = self._running
         try:
             run = await self._execution.run(
@@ -520,6 +522,7 @@ class DynamicBatcher(Generic[Item, Result]):
         finally:
             at_a_time = (at_a_time + self._running) / 2
             self._running -= 1
+            self._at_work -= len(items)
             if self._idle and self._room:  # it may be the turn of a stream that had to wait for this one
                 self._wake.set()
         error = run.error

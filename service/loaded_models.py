@@ -94,7 +94,7 @@ class LoadedModel:
 
     @property
     def demand(self) -> int:
-        """Batches at work, and rows that wait for one."""
+        """Rows at work, and rows that wait."""
         return self.model.batcher.demand
 
     def streams_changed(self) -> None:

@@ -326,8 +326,8 @@ class Settings(BaseSettings):
     streams: Literal["auto"] | int = Field(
         default="auto",
         description="Model runs at a time, which share the threads, from 1 to 64. `auto`: two where there "
-        "are two threads; with OpenVINO one at rest, and two while work waits for some tenths of a second "
-        "(docs/workers.md).",
+        "are two threads; with OpenVINO one at rest and for one text at a time, and two while there are "
+        "several (docs/workers.md).",
     )
     engine: Literal["auto", "onnxruntime", "openvino"] = Field(
         default="auto",

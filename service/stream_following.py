@@ -1,6 +1,6 @@
-"""StreamFollower: models run several batches at a time while work waits for them, and one when none does.
+"""StreamFollower: models run several batches at a time while there is always work, and one when there is not.
 
-Which is better depends on the load: a batch by itself ends sooner with all threads, batches beside each other
+Which is better depends on the load: a text by itself ends sooner with all threads, batches beside each other
 get more done. Where an engine has to be compiled for either (OpenVINO), it has one form at a time here, since
 two cost up to 70 MiB a model.
 """
@@ -23,8 +23,8 @@ from service.execution import ExecutionThreads, StalledError
 logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
-# So many of the last ticks decide, and in so large a part of them work is to have waited, at least or at
-# most.
+# So many of the last ticks decide, and in so large a part of them there is to have been work for several
+# runs, at least or at most.
 _RISE_TICKS: Final = 5
 _RISE_AT_LEAST: Final = 0.8
 _FALL_TICKS: Final = 20
@@ -33,7 +33,7 @@ _FALL_AT_MOST: Final = 0.1
 # takes twice as long as the last one, up to so many ticks.
 _SOON_S: Final = 30.0
 _MOST_FALL_TICKS: Final = 600
-# Two batches, or one and an item that waits for it: of a lone text at a time there is never more than one.
+# Two texts, at work or waiting: one batch of several could as well be two beside each other.
 _CONTENDED: Final = 2
 _STALL_S: Final = 120.0
 # What is being compiled when the service ends is waited for: a process that exits meanwhile may crash.
@@ -50,7 +50,7 @@ class FollowedModel(Protocol):
 
     @property
     def demand(self) -> int:
-        """Batches at work, and texts that wait."""
+        """Texts at work, and texts that wait."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class FollowedModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one tick found: whether work waited, of whatever model, and the models that had some."""
+    """What one tick found: whether there was work for several runs, and the models that had some."""
 
     contended: bool
     at_work: frozenset[str]
@@ -137,8 +137,8 @@ class StreamFollower:
             if (changes := model.stream_changes) is not None and changes.wanted > 1
         ]
         if raised and len(self._looks) >= self._fall_ticks:
-            waited = sum(look.contended for look in self._latest(self._fall_ticks))
-            if waited <= _FALL_AT_MOST * self._fall_ticks:
+            contended = sum(look.contended for look in self._latest(self._fall_ticks))
+            if contended <= _FALL_AT_MOST * self._fall_ticks:
                 return (*raised[0], 1)
         return None
 

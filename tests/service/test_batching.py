@@ -405,12 +405,12 @@ async def test_streams_may_become_more_and_fewer(streams: ExecutionThreads) -> N
         calls.append(asyncio.create_task(batcher.submit_many(_jobs([4] * 3))))
         await settle()
         assert [len(batch) for batch in model.batches] == [4]
-        assert batcher.demand == 1 + 3
+        assert batcher.demand == 4 + 3
         now[0] = 2
         batcher.streams_changed()
         await model.started()
         assert [len(batch) for batch in model.batches] == [4, 3]
-        assert batcher.demand == 2
+        assert batcher.demand == 7
         now[0] = 1
         batcher.streams_changed()
         calls.append(asyncio.create_task(batcher.submit_many(_jobs([4] * 2))))

@@ -95,7 +95,7 @@ async def test_openvino_follows_the_load_and_answers_as_before(
     real = openvino_engine._Form.infer
 
     def infer(*arguments: Any) -> dict[str, NDArray[np.float32]]:
-        time.sleep(0.01)  # a model that takes no time is never waited for
+        time.sleep(0.01)  # a model that takes no time is never at work
         return real(*arguments)
 
     monkeypatch.setattr(openvino_engine._Form, "infer", infer)
