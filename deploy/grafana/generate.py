@@ -826,7 +826,7 @@ CAPACITY: Rows = (
             ),
             Panel(
                 "How many batches run at a time?",
-                "Streams. OpenVINO, unless told otherwise, has one at rest and two while several texts are at work.",
+                "Streams. With OpenVINO, by default: one at rest, two while several texts are at work.",
                 [(f"conche_inference_streams{{{MODEL}}}", "{{model}}")],
             ),
             Panel(
