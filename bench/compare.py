@@ -410,7 +410,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         texts=texts,
         measurements=measurements,
         seconds=1.0 if arguments.quick else arguments.seconds,
-        lead=LEAD_S,
+        lead=0.5 if arguments.quick else LEAD_S,
         until=began + 60 * arguments.minutes,
         say=say,
         absent=field.absent,

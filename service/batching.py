@@ -523,7 +523,8 @@ class DynamicBatcher(Generic[Item, Result]):
             at_a_time = (at_a_time + self._running) / 2
             self._running -= 1
             self._at_work -= len(items)
-            if self._idle and self._room:  # it may be the turn of a stream that had to wait for this one
+            # It may be the turn of a stream that had to wait for this one, or that one's end.
+            if self._idle and (self._room or not self._open):
                 self._wake.set()
         error = run.error
         if isinstance(error, BrokenModelError):

@@ -44,7 +44,7 @@ class ExecutionThreads:
 
     All batchers of a process share some: two models that would use every core the service may have never run
     at once, when both would be slower for it. Each batcher has as many jobs here at most as its engine has
-    streams; so they share.
+    streams at the moment; so they share.
 
     Daemon threads rather than a ``ThreadPoolExecutor``: the latter joins its threads when the interpreter
     exits, so that a hung run would keep the process from ever ending.
@@ -194,6 +194,9 @@ class ExecutionThreads:
             raise
         finally:
             future.cancel()
+            # An error that it holds has this frame in its trace: the two would keep each other, and what the
+            # job worked on, until the garbage collector looks.
+            del future
         reason = f"{name} made no progress for {stall_timeout_s:g} s"
         self.give_up(reason)
         raise StalledError(reason)

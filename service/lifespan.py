@@ -289,13 +289,12 @@ async def open_services(
         opener.put_absences_in_order()
         if not list(models):
             opener.refuse_to_serve_nothing()
-        follower = StreamFollower(models)
+        follower = StreamFollower(models, paused=lambda: services.draining)
         follower.start()
         try:
             yield services
         finally:
-            await follower.close()
-            await _close_models(services, settings.shutdown_grace_seconds)
+            await asyncio.gather(follower.close(), _close_models(services, settings.shutdown_grace_seconds))
 
 
 async def _beside_each_other(*parts: Coroutine[Any, Any, None]) -> None:

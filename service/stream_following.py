@@ -1,4 +1,4 @@
-"""StreamFollower: models run several batches at a time while there is always work, and one when there is not.
+"""StreamFollower: models run several batches at a time while there are several texts, and one for one text.
 
 Which is better depends on the load: a text by itself ends sooner with all threads, batches beside each other
 get more done. Where an engine has to be compiled for either (OpenVINO), it has one form at a time here, since
@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
@@ -38,6 +38,8 @@ _CONTENDED: Final = 2
 _STALL_S: Final = 120.0
 # What is being compiled when the service ends is waited for: a process that exits meanwhile may crash.
 _END_S: Final = 10.0
+# What comes of bundles, engines and disks; anything else is a fault of ours, and is shown with its trace.
+_EXPECTED: Final = (BundleError, RuntimeError, MemoryError, OSError)
 
 
 class FollowedModel(Protocol):
@@ -71,6 +73,15 @@ class _Look:
     at_work: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One that could be made."""
+
+    model: FollowedModel
+    changes: StreamChanges
+    streams: int
+
+
 class StreamFollower:
     """Looks at the models ten times a second, and changes one at a time.
 
@@ -79,13 +90,18 @@ class StreamFollower:
 
     Args:
         models: those served, whenever they are asked for.
+        paused: whether nothing is to be changed just now.
     """
 
-    def __init__(self, models: Iterable[FollowedModel]) -> None:
+    def __init__(
+        self, models: Iterable[FollowedModel], *, paused: Callable[[], bool] = lambda: False
+    ) -> None:
         self._models = models
+        self._paused = paused
         self._looks: deque[_Look] = deque(maxlen=_MOST_FALL_TICKS)
         self._fall_ticks = _FALL_TICKS
-        self._fell_at = self._rose_at = -math.inf
+        self._fell_at = -math.inf
+        self._looks_since_rise = 0
         self._thread: ExecutionThreads | None = None
         self._task: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
@@ -111,71 +127,83 @@ class StreamFollower:
                     async with asyncio.timeout(_TICK_S):
                         await self._ending.wait()
                         return
-                self._looks.append(self._look())
-                if (due := self._due()) is not None:
-                    await self._change(*due)
+                if not self._paused():
+                    self._looks.append(self._look())
+                    self._looks_since_rise += 1
+                    await self._change_what_is_due()
         except StalledError as error:
             logger.error("%s; models keep the streams they have", error)  # noqa: TRY400 - nothing of ours
+
+    async def _change_what_is_due(self) -> None:
+        # A method of its own, so that no model is kept until the next tick.
+        if (due := self._due()) is not None:
+            await self._change(due)
 
     def _look(self) -> _Look:
         demands = {model.name: model.demand for model in self._models}
         at_work = frozenset(name for name, demand in demands.items() if demand)
         return _Look(sum(demands.values()) >= _CONTENDED, at_work)
 
-    def _due(self) -> tuple[FollowedModel, StreamChanges, int] | None:
-        """The next model to change, and to how many streams."""
+    def _due(self) -> _Change | None:
+        """The next change."""
+        changing = [
+            _Change(model, changes, changes.most if changes.wanted == 1 else 1)
+            for model in self._models
+            if (changes := model.stream_changes) is not None
+        ]
+        low = [one for one in changing if one.changes.wanted == 1 and one.changes.most > 1]
+        high = [one for one in changing if one.changes.wanted > 1]
         latest = self._latest(_RISE_TICKS)
         if sum(look.contended for look in latest) >= _RISE_AT_LEAST * _RISE_TICKS:
-            for model in self._models:
-                changes = model.stream_changes
-                busy = sum(model.name in look.at_work for look in latest) * 2 >= len(latest)
-                if busy and changes is not None and changes.wanted < changes.most:
-                    return model, changes, changes.most
-        raised = [
-            (model, changes)
-            for model in self._models
-            if (changes := model.stream_changes) is not None and changes.wanted > 1
-        ]
-        if raised and len(self._looks) >= self._fall_ticks:
+            for one in low:
+                if 2 * sum(one.model.name in look.at_work for look in latest) >= len(latest):
+                    if not high:
+                        self._note_rise()
+                    return one
+        if high and self._looks_since_rise >= self._fall_ticks:
             contended = sum(look.contended for look in self._latest(self._fall_ticks))
             if contended <= _FALL_AT_MOST * self._fall_ticks:
-                return (*raised[0], 1)
+                self._fell_at = time.monotonic()
+                return high[0]
         return None
 
     def _latest(self, ticks: int) -> list[_Look]:
         return list(islice(reversed(self._looks), ticks))
 
-    def _note_change(self, streams: int) -> None:
-        now = time.monotonic()
-        if streams == 1:
-            self._fell_at = now
-        elif now - self._fell_at > _SOON_S:
-            self._fall_ticks = _FALL_TICKS
-        elif self._fell_at > self._rose_at:
-            self._fall_ticks = min(2 * self._fall_ticks, _MOST_FALL_TICKS)
-        if streams > 1:
-            self._rose_at = now
+    def _note_rise(self) -> None:
+        """Of the first model: the others follow it, and it says whether load was away for long."""
+        self._looks_since_rise = 0
+        soon = time.monotonic() - self._fell_at <= _SOON_S
+        self._fall_ticks = min(2 * self._fall_ticks, _MOST_FALL_TICKS) if soon else _FALL_TICKS
 
-    async def _change(self, model: FollowedModel, changes: StreamChanges, streams: int) -> None:
-        """Change one; what fails is logged.
+    async def _change(self, change: _Change) -> None:
+        """Make one; what fails is logged.
 
         Raises:
             StalledError: it hangs.
         """
-        self._note_change(streams)
+        model, changes, streams = change.model, change.changes, change.streams
         if self._thread is None:
             self._thread = ExecutionThreads("conche-streams")
-        try:
-            await self._thread.run(
-                lambda: changes.change(streams),
-                name=f"compiling {model.name} for {streams} batches at a time",
-                stall_timeout_s=_STALL_S,
-            )
-        except StalledError:
-            raise
-        except (BundleError, RuntimeError, MemoryError, OSError) as error:
-            if changes in [there.stream_changes for there in self._models]:  # it was not unloaded meanwhile
-                logger.warning("%s cannot run %d batches at a time: %s", model.name, streams, error)
-        else:
+        failure = await self._thread.run(
+            lambda: _failure_of(lambda: changes.change(streams)),
+            name=f"compiling {model.name} for {streams} batches at a time",
+            stall_timeout_s=_STALL_S,
+        )
+        if failure is None:
             logger.debug("%s runs %d batches at a time from now on", model.name, streams)
+        elif changes in [there.stream_changes for there in self._models]:  # it was not unloaded meanwhile
+            logger.warning("%s cannot run %d batches at a time: %s", model.name, streams, failure)
         model.streams_changed()
+
+
+def _failure_of(work: Callable[[], None]) -> str | None:
+    """What went wrong with ``work``, in words: an error's frames would keep an engine and what it read."""
+    try:
+        work()
+    except _EXPECTED as error:
+        return str(error) or type(error).__name__
+    except Exception as error:
+        logger.exception("a change of streams failed")
+        return type(error).__name__
+    return None

@@ -130,7 +130,7 @@ class Run:
         for number, turn in enumerate(plan):
             if turn.contestant in self.absent or self.measurements.has(turn):
                 continue
-            expected = self._took.get((turn.workload.name, turn.contestant), 2 * self.seconds)
+            expected = self._took.get((turn.workload.name, turn.contestant), self.lead + 2 * self.seconds)
             if turn.round > 0 and time.monotonic() + expected > self.until:
                 self.out_of_time = True
                 continue
@@ -179,14 +179,16 @@ class Run:
         """What a turn gave, and what is told of its workload alone."""
         workload = turn.workload
         job = self.texts.job(workload, seconds=self.seconds)
-        peak_job = self.texts.job(BATCHES, seconds=self.seconds)
-        # A first go at it, not counted: caches, shapes, connections.
-        if workload.early or workload.kind == "overload":
-            contestant.time(replace(job if workload.early else peak_job, seconds=self.lead))
+        # A first go at it, not counted: caches, shapes, connections, and what follows the load.
+        if workload.early:
+            contestant.time(replace(job, seconds=self.lead))
+        elif workload.kind == "overload":
+            contestant.time(self.texts.job(BATCHES, seconds=self.lead))
         elif turn.round == 0 and workload.per_request <= _WARMED_UP_FOR:
             contestant.time(replace(job, clients=1, seconds=min(0.3, self.seconds / 4)))
         if workload.kind != "overload":
             return contestant.time(job), {}
+        peak_job = self.texts.job(BATCHES, seconds=self.seconds)
         before = contestant.time(peak_job).texts_per_s
         rate = OVERLOAD * before / workload.per_request
         result = contestant.time(

@@ -1,4 +1,4 @@
-"""What engines made of graphs, kept for the next start, which need not make it again.
+"""What engines made of graphs, kept for the next start and for changes at work, which need not make it again.
 
 Any of it can be made again, so that nothing that goes wrong here is worth an error.
 """
@@ -94,7 +94,7 @@ class CompiledModels:
         room = min(_MOST_BYTES - in_use, free // _TIMES_FREE)
         if not os.access(self._folder, os.W_OK) or size > room:
             logger.info(
-                "what was compiled of a model, %d MB, is not kept for the next start: %s has room for %d MB",
+                "what was compiled of a model, %d MB, is not kept: %s has room for %d MB",
                 size // 10**6,
                 self._folder,
                 max(0, room) // 10**6,
@@ -128,17 +128,23 @@ class CompiledModels:
         except OSError as error:
             logger.warning("compiled model %s cannot be kept and is made anew next time: %s", path, error)
 
-    def keep(self, bundle: Bundle, circumstances: Mapping[str, Any], engine: Engine) -> None:
+    def keep(self, bundle: Bundle, circumstances: Mapping[str, Any], engine: Engine) -> bool:
         """Write what ``engine`` made of ``bundle``, unless it was loaded from that.
 
-        The interpreter may stand still meanwhile, for some tenths of a second.
+        The interpreter may stand still meanwhile, 2 to 5 ms for each MB.
+
+        Returns:
+            Whether trying again is worth it.
         """
         # What is compiled is about as large as what it is made of.
-        size = sum(bundle.file(name).stat().st_size for name in (GRAPH_NAME, *weight_files(bundle)))
-        if self.takes(bundle.digest, circumstances, size) and (exported := engine.export()) is not None:
+        size = sum(bundle.manifest.files[name].size for name in (GRAPH_NAME, *weight_files(bundle)))
+        if not self.takes(bundle.digest, circumstances, size):
+            return False
+        if (exported := engine.export()) is not None:
             self.write(bundle.digest, circumstances, exported)
             del exported
             return_freed_memory()
+        return True
 
     def forget(self, bundle_digest: str, circumstances: Mapping[str, Any]) -> None:
         """Keep it no longer."""

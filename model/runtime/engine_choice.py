@@ -347,13 +347,18 @@ class EngineChooser:
         """What changes the streams of an engine of ``open`` while it serves.
 
         Returns:
-            None: they are set, or there are threads for one only, or the engine has them for good.
+            None: they are set, or the threads cannot be divided among several, or the engine has them for
+            good.
         """
-        most = min(self._threads, _STREAMS)
-        if self._streams is not None or most == 1 or not isinstance(engine, ChangingEngine):
+        if self._streams is not None or self._threads % _STREAMS or not isinstance(engine, ChangingEngine):
             return None
-        circumstances = partial(self._compiled_on, choice.candidate)
-        return StreamChanges(bundle, engine, most=most, compiled=self._compiled, circumstances=circumstances)
+        return StreamChanges(
+            bundle,
+            engine,
+            most=_STREAMS,
+            compiled=self._compiled,
+            circumstances=partial(self._compiled_on, choice.candidate),
+        )
 
     def _open(self, bundle: Bundle, tokenizer: Tokenizer) -> tuple[Engine, EngineChoice]:
         name = bundle.manifest.name

@@ -100,8 +100,8 @@ class OpenVinoEngine:
             streams: runs at a time, 1 to ``threads``, among which they are divided when there are several.
             precision: bfloat16 only where ``multiplies_bfloat16`` says so.
             packed: keep weights in memory as they are stored; else as float32, once unpacked at load.
-            exported: by an engine of this bundle, processor and ``export_circumstances``, with one stream; is
-                loaded in a quarter of the time that compiling takes.
+            exported: by an engine of this bundle, processor and ``export_circumstances``, with as many
+                streams, all of them in one form; is loaded in a quarter of the time that compiling takes.
 
         Raises:
             BundleError: the graph, or what was exported of it, cannot be loaded, or has not the inputs and
@@ -141,7 +141,7 @@ class OpenVinoEngine:
         Args:
             streams: 1 to ``threads``.
             bundle: the engine's own, checked again: its files may be others by now.
-            exported: by an engine with so many streams; see the class.
+            exported: by an engine with so many streams; see ``__init__``.
 
         Raises:
             ValueError: there is not a thread for each stream.
@@ -168,19 +168,27 @@ class OpenVinoEngine:
             )
         else:
             form = _imported(bundle, exported, _options(self.threads, streams, self.precision))
-        if self._check_signature(bundle, form) != self._unpadded:
-            raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME} is compiled for other inputs")
-        self._check_alike(bundle, self._forms[0], form)
+        try:
+            self._check_signature(bundle, form, unpadded=self._unpadded)
+            self._check_alike(bundle, self._forms[0], form)
+        except BaseException:
+            form.close()
+            raise
         return form
 
-    def _check_signature(self, bundle: Bundle, form: _Form) -> bool:
+    def _check_signature(self, bundle: Bundle, form: _Form, *, unpadded: bool | None = None) -> bool:
         """Hold a form to the bundle's task.
 
+        Args:
+            bundle: whose it is.
+            form: to be checked.
+            unpadded: whether it has to leave out padding; None = it may.
+
         Returns:
-            Whether it leaves out padding.
+            Whether it does.
 
         Raises:
-            BundleError: it is of another.
+            BundleError: it is of another task, or does not as it has to.
         """
         inputs, outputs = form.signature()
         check_signature(
@@ -189,6 +197,8 @@ class OpenVinoEngine:
             outputs=outputs,
             types=("i64", "f32"),
         )
+        if unpadded not in (None, KEPT in inputs):
+            raise BundleError("graph", f"{bundle.path.name}/{GRAPH_NAME} is compiled for other inputs")
         return KEPT in inputs
 
     def lends_threads(self, rows: int) -> bool:
@@ -243,15 +253,16 @@ class OpenVinoEngine:
         It has the interpreter's lock meanwhile, 2 to 5 ms for each MB.
 
         Returns:
-            None: it was loaded from that; or there are two forms, which have weights in common only if they
-            are compiled of one graph.
+            None: it was loaded from that, or is closed; or there are two forms, which have weights in common
+            only if they are compiled of one graph.
         """
         forms = self._forms
-        if len(forms) > 1 or forms[0].is_imported:
+        compiled = forms[0].compiled
+        if len(forms) > 1 or forms[0].is_imported or compiled is None:
             return None
         stream = io.BytesIO()
         try:
-            forms[0].compiled.export_model(stream)
+            compiled.export_model(stream)
             return stream.getvalue()
         except (RuntimeError, MemoryError) as error:
             logger.warning("what OpenVINO compiled cannot be exported: %s", error)

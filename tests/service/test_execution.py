@@ -1,8 +1,10 @@
 """service.execution: the threads that run the models of a process."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -378,3 +380,28 @@ async def test_a_thread_that_ends_between_two_jobs_fails_both() -> None:
         with pytest.raises(StalledError, match="the thread lost ended after SystemExit"):
             future.result(HANG_LIMIT_S)
     assert execution.failure is not None
+
+
+async def test_what_a_job_raises_keeps_nothing_alive() -> None:
+    """Its trace has the job's frames, and with them whatever it worked on."""
+    execution = ExecutionThreads()
+
+    class Large:
+        """What a job works on."""
+
+    kept: list[weakref.ref[Large]] = []
+
+    def fail() -> None:
+        large = Large()
+        kept.append(weakref.ref(large))
+        raise ValueError("no")
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no"):
+            await execution.run(fail, name="a job", stall_timeout_s=HANG_LIMIT_S)
+        await until(lambda: execution.free == 1)
+        assert kept[0]() is None
+    finally:
+        gc.enable()
+        execution.close()

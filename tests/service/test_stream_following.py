@@ -1,8 +1,10 @@
-"""service.stream_following: models get streams while work waits, and give them back; ticks are fast here."""
+"""service.stream_following: models get streams for several texts, and give them back; ticks are fast here."""
 
 import asyncio
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -81,7 +83,7 @@ async def ticks(number: int) -> None:
         await asyncio.sleep(0.003)
 
 
-async def test_streams_come_with_waiting_work_and_go_with_it(follow: Follow) -> None:
+async def test_streams_come_with_several_texts_and_go_with_them(follow: Follow) -> None:
     """And the batcher is told of each change."""
     model = Model("one")
     follow([model])
@@ -119,7 +121,10 @@ async def test_all_models_at_work_are_changed_and_no_others(follow: Follow) -> N
     assert (changes_of(one).changes, changes_of(two).changes) == ([2], [2, 1])
 
 
-@pytest.mark.parametrize("error", [BundleError("graph", "no memory"), RuntimeError("no"), OSError("gone")])
+@pytest.mark.parametrize(
+    "error",
+    [BundleError("graph", "no memory"), RuntimeError("no"), OSError("gone"), AttributeError("our fault")],
+)
 async def test_what_cannot_be_changed_is_told_once_and_tried_again_with_the_next_load(
     follow: Follow, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
@@ -131,7 +136,11 @@ async def test_what_cannot_be_changed_is_told_once_and_tried_again_with_the_next
         await until(lambda: model.told == 1)
         await ticks(20)
         assert changes_of(model).changes == [2]
-        assert caplog.messages == [f"one cannot run 2 batches at a time: {error}"]
+        ours = isinstance(error, AttributeError)
+        assert ("AttributeError: our fault" in caplog.text) == ours
+        said = "AttributeError" if ours else str(error)
+        assert caplog.messages[-1] == f"one cannot run 2 batches at a time: {said}"
+        assert len(caplog.messages) == 1 + ours
         changes_of(model).error = None
         model.demand = 0
         await until(lambda: model.told == 2)
@@ -155,6 +164,30 @@ async def test_nothing_is_told_of_a_model_that_was_unloaded_meanwhile(
         changes.gate.set()
         await until(lambda: model.told == 1)
     assert caplog.messages == []
+
+
+async def test_nothing_changes_while_the_service_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would take a core from the requests that are still to be answered."""
+    monkeypatch.setattr(stream_following, "_TICK_S", 0.002)
+    model, paused = Model("one", demand=3), [True]
+    follower = StreamFollower([model], paused=lambda: paused[0])  # type: ignore[list-item]
+    follower.start()
+    await ticks(20)
+    assert changes_of(model).changes == []
+    paused[0] = False
+    await until(lambda: model.told == 1)
+    await follower.close()
+
+
+async def test_what_turns_out_to_have_no_more_streams_is_left_alone(follow: Follow) -> None:
+    """There are fewer cores than threads, say."""
+    model = Model("one", demand=3)
+    changes_of(model).most = 1
+    follow([model])
+    await ticks(20)
+    assert changes_of(model).changes == []
 
 
 async def test_a_change_that_hangs_is_the_last(
@@ -197,14 +230,47 @@ async def test_where_load_comes_and_goes_streams_stay_longer(
     model = Model("one")
     follower = follow([model])
 
+    looks = 0
+    real = follower._look
+
+    def look() -> object:
+        nonlocal looks
+        looks += 1
+        return real()
+
+    follower._look = look  # type: ignore[method-assign,assignment]
+
     async def rise_and_fall() -> int:
+        """How many times as long as at first it stayed up without load."""
         model.demand = 3
         told = model.told
         await until(lambda: model.told == told + 1)
         model.demand = 0
+        began = looks
         await until(lambda: model.told == told + 2)
-        return follower._fall_ticks // stream_following._FALL_TICKS
+        return round((looks - began) / stream_following._FALL_TICKS)
 
     assert [await rise_and_fall() for _ in range(4)] == [1, 2, 3, 3]
     monkeypatch.setattr(stream_following, "_SOON_S", 0.0)
     assert await rise_and_fall() == 1
+
+
+async def test_an_error_keeps_nothing_alive(follow: Follow) -> None:
+    """What was being changed has some hundred megabytes; its engine may be closed by now."""
+
+    class Closed(Changes):
+        def change(self, streams: int) -> None:
+            super().change(streams)
+            raise RuntimeError("the engine is closed")
+
+    gc.disable()
+    try:
+        models = [Model("one", demand=3, stream_changes=Closed())]
+        follow(models)
+        kept = weakref.ref(changes_of(models[0]))
+        await until(lambda: models[0].told == 1)
+        models.clear()
+        await ticks(5)
+        assert kept() is None
+    finally:
+        gc.enable()

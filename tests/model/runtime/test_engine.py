@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import shutil
 import subprocess
@@ -703,12 +704,26 @@ def test_runs_go_on_while_streams_are_set_anew(bundle: Bundle) -> None:
         def get_tensor(self, name: str) -> Any:
             return compute.get_tensor(name)
 
-    old.requests.put(Slow())
+    class Line:
+        """The form's requests, of which whoever asks is counted."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+            self.ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            self.put = self.ends.put
+
+        def get(self) -> Any:
+            self.asked += 1
+            return self.ends.get()
+
+    old.requests = line = Line()  # type: ignore[assignment]
+    line.put(Slow())
     with ThreadPoolExecutor(3) as callers:
         at_work = callers.submit(engine.run, batch, [MEAN])
         assert begun.wait(HANG_LIMIT_S)
         waiting = callers.submit(engine.run, batch, [MEAN])
         try:
+            wait_until(lambda: line.asked == 2)
             # A text is computed in either form before one takes the other's place; here the old one is busy.
             engine._check_alike = lambda *_: None  # type: ignore[method-assign]
             engine.set_streams(2, bundle)

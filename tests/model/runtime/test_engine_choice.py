@@ -794,15 +794,45 @@ def test_a_damaged_form_is_compiled_anew_at_a_change(
     engine, changes = open_changing(bundle, tmp_path / "engines")
     (alone,) = (tmp_path / "engines").glob("*.compiled")
     changes.change(2)
+    assert set((tmp_path / "engines").glob("*.compiled")) == {alone}  # not while it has much to do
+    changes.change(1)
     (form,) = set((tmp_path / "engines").glob("*.compiled")) - {alone}
     whole = form.read_bytes()
     for content in (whole[:-9], hashlib.sha256(b"no model").digest() + b"no model"):
-        changes.change(1)
         form.write_bytes(content)
         compilations.clear()
         changes.change(2)
         assert (engine.streams, compilations) == (2, ["tiny-embedding"])
+        changes.change(1)
         assert form.read_bytes()[:32] == hashlib.sha256(form.read_bytes()[32:]).digest()
+
+
+def test_what_cannot_be_kept_is_not_tried_again_and_again(
+    bundle: Bundle, tmp_path: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change would have the interpreter stand still, and a line in the log."""
+    engine, changes = open_changing(bundle, tmp_path / "engines")
+    asked: list[object] = []
+
+    def takes(*arguments: object) -> bool:
+        asked.append(arguments)
+        return False
+
+    monkeypatch.setattr(compiled_models.CompiledModels, "takes", takes)
+    for streams in (2, 1, 2, 1):
+        changes.change(streams)
+    assert len(asked) == 1
+    assert engine.export() is None  # the first form was kept by the start, and is loaded from that
+    assert len(compilations) == 3
+
+
+def test_no_more_streams_are_wanted_than_there_turn_out_to_be(bundle: Bundle) -> None:
+    """OpenVINO makes no more of them than there are cores, however many threads it is told to have."""
+    engine, changes = open_changing(bundle, None)
+    set_streams = engine.set_streams  # type: ignore[attr-defined]
+    engine.set_streams = lambda _, *arguments: set_streams(1, *arguments)  # type: ignore[attr-defined]
+    changes.change(2)
+    assert (changes.most, engine.streams) == (1, 1)
 
 
 def test_a_bundle_that_was_replaced_is_not_compiled(bundle: Bundle) -> None:
@@ -823,6 +853,7 @@ def test_a_bundle_that_was_replaced_is_not_compiled(bundle: Bundle) -> None:
         (BY_OPENVINO, 2, 1),
         (BY_OPENVINO, 2, 2),
         (BY_OPENVINO, 1, None),
+        (BY_OPENVINO, 3, None),
         (EngineWishes("onnxruntime"), 2, None),
     ],
 )
