@@ -1,8 +1,8 @@
 """Text -> tokens -> batcher -> typed results: ``Embedder``, ``EntityTagger`` and ``Classifier``.
 
 Each bundle has a batcher of its own. What they share is the ``ComputeBudget``: the threads that run models,
-as many as the engine of most streams may have, and two that tokenise, so that the event loop does so for a few
-short texts only. Models whose runs take several threads each take turns.
+as many as the engine of most streams may have, and two that tokenise, so that the event loop does so for a
+few short texts only. Models whose runs take several threads each take turns.
 All three are watched: should a job hang, those who wait for it fail, and ``healthy`` turns false.
 """
 
