@@ -33,6 +33,7 @@ LINES = [
         "start_s": 2.5,
         "rss_mib": 500.0,
     },
+    line("ner-english", "Conche, default models", 0, 40.0, rss_mib=550.0, failed={}),
 ]
 
 MORE_LINES = [
@@ -92,7 +93,8 @@ def test_targets_are_told_with_what_was_measured() -> None:
     assert told["throughput kept with two streams"] == "90.9 %"
     assert told["p99 of refusals there"] == "30.0 ms"
     assert told["start to ready, default models, 10,000 FAQ entries"] == "2.50 s"
-    assert told["resident memory there, at most"] == "524 MB"
+    assert told["resident memory then"] == "524 MB"
+    assert told["the same after what was asked of them here, at most"] == "577 MB"
     assert not any("32 clients" in what for what in told)
 
 
