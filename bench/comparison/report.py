@@ -185,18 +185,16 @@ class _Targets:
         """Start and memory."""
         started = _spread(self.of(START.name, CONCHE_DEFAULT), "start_s")
         self.add("start to ready, default models, 10,000 FAQ entries", "3 s at most", started, " s")
-        memory = {
-            name: one[CONCHE_DEFAULT]["rss_mib"]
+        # The target is in MB, as it was set.
+        most_mb = {
+            name: one[CONCHE_DEFAULT]["rss_mib"][2] * 2**20 / 1e6
             for name, one in self._figures.items()
             if "rss_mib" in one.get(CONCHE_DEFAULT, {})
         }
-        # The target is in MB, as it was set.
-        loaded, most = (
-            max((mib[2] for mib in some), default=0.0) * 2**20 / 1e6
-            for some in ([memory.pop(START.name)] if START.name in memory else [], memory.values())
-        )
-        self.add("resident memory then", "600 MB at most", loaded or None, " MB")
-        self.add("the same after what was asked of them here, at most", "", most or None, " MB")
+        loaded = most_mb.pop(START.name, None)
+        most = max(most_mb.values(), default=None)
+        self.add("resident memory then", "600 MB at most", loaded, " MB")
+        self.add("the same after what was asked of them here, at most", "", most, " MB")
 
 
 def targets(results: Mapping[str, Any]) -> list[tuple[str, str, str]]:
