@@ -472,6 +472,7 @@ class _Opener:
                     self.faq_folder / "faq_file.json",
                     # The built-in one is for trying out, and never comes between entries of one's own.
                     only_if_empty="faq_file" not in self.settings.model_fields_set,
+                    is_whole=not file.bad_lines,
                     progress=_logged(f"FAQ file {source}", "entries or texts"),
                 )
         except (ServiceError, ValueError) as error:

@@ -292,7 +292,9 @@ class Settings(BaseSettings):
         min_length=1,
         description="Questions and answers (JSONL, CSV or XLSX) that are brought into the collection "
         "`default` at the start; `demo` for the built-in set, `none` for none. Unless set, the built-in set "
-        "fills an empty collection only.",
+        "fills an empty collection only. At later starts what changed in the file is written, and what left "
+        "it is deleted unless it was changed since; nothing is deleted while lines of the file cannot be "
+        "read.",
     )
     on_bundle_error: Literal["exit", "serve"] = Field(
         default="exit",

@@ -3,7 +3,8 @@
 Three versions of each entry meet: the one in the file now, the one that the file had when it was last brought
 in, and the one in the collection. What changed in the file is written; what left the file is deleted, unless
 somebody changed it in the collection since; what did not change in the file is left alone, so that changes
-and deletions made over HTTP outlive a restart. An empty collection takes the whole file.
+and deletions made over HTTP outlive a restart. An empty collection takes the whole file. Of a file with
+records that cannot be read nobody knows what left it, so nothing is deleted then.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ async def bring_in(
     memory: Path,
     *,
     only_if_empty: bool = False,
+    is_whole: bool = True,
     progress: Progress | None = None,
 ) -> None:
     """Merge ``entries`` into the collection `default`; a collection of another model is embedded anew first.
@@ -42,6 +44,7 @@ async def bring_in(
         entries: of the file, with ids that are unique.
         memory: a JSON file, in which it is kept what the file held.
         only_if_empty: leave the collection alone if it holds anything.
+        is_whole: whether ``entries`` are all that the file was meant to hold; else what is missing stays.
         progress: told how many entries have been looked at.
 
     Raises:
@@ -75,7 +78,12 @@ async def bring_in(
             raise
         if progress is not None:
             progress(min(first + _BATCH, len(changed)), len(changed))
-    await _delete_what_left(catalogue, {id_: before[id_] for id_ in before if id_ not in now})
+    left = {id_: digest for id_, digest in before.items() if id_ not in now}
+    if is_whole:
+        await _delete_what_left(catalogue, left)
+    else:
+        await _warn_of_what_stays(catalogue, left)
+        now |= left  # for a start whose file can be read whole
     try:
         await asyncio.to_thread(write_json, memory, {"entries": now})
     except OSError as error:
@@ -90,6 +98,16 @@ async def _delete_what_left(catalogue: FaqCatalogue, left: Mapping[str, str]) ->
     if untouched:
         await catalogue.delete(DEFAULT_COLLECTION, ids=untouched)
         logger.info("%d FAQ entries that are no longer in the file are deleted", len(untouched))
+
+
+async def _warn_of_what_stays(catalogue: FaqCatalogue, left: Mapping[str, str]) -> None:
+    there = await asyncio.to_thread(catalogue.store.get, DEFAULT_COLLECTION, list(left)) if left else {}
+    if there:
+        logger.warning(
+            "%d FAQ entries that the file had before and has not now are kept: parts of it cannot be read, "
+            "and they may stand there; a start with the file in order deletes those that are not in it",
+            len(there),
+        )
 
 
 def _remembered(memory: Path) -> dict[str, str]:

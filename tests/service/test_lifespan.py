@@ -524,3 +524,21 @@ async def test_an_engine_that_is_not_there_stops_the_start(
     with pytest.raises(StartupError, match=r"CONCHE_ENGINE=openvino.*pip install -e '\.\[openvino\]'"):
         async with open_services(settings, Metrics()):
             pass
+
+
+async def test_a_start_whose_faq_file_is_damaged_deletes_no_entry(tmp_path: Path) -> None:
+    """A bad line's entry was served before; and the file is in order again at the next start."""
+    file = tmp_path / "faq.csv"
+    settings = tiny_settings(write_bundles(tmp_path), faq_file=str(file))
+    good = "id,question,answer\n1,How?,So.\n2,Why?,Thus.\n3,When?,Then.\n"
+    for content, ids, left_out in (
+        (good, ["1", "2", "3"], 0),
+        (good.replace("Why?", '"Why?'), ["1", "2", "3"], 1),
+        (good.replace("2,Why?,Thus.\n", ""), ["1", "3"], 0),
+    ):
+        file.write_text(content)
+        async with running(settings) as client:
+            listed = (await client.get("/faq/default/entries")).json()
+            info = (await client.get("/info")).json()
+        assert [entry["id"] for entry in listed["entries"]] == ids
+        assert info["faq"]["left_out"] == left_out

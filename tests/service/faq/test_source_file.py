@@ -66,6 +66,22 @@ async def test_what_changed_in_the_file_is_written_and_what_left_it_goes(
     assert await _answers(catalogue) == {"a": "edited", "b": "new", "x": "", "d": ""}
 
 
+async def test_nothing_is_deleted_for_a_file_that_cannot_be_read_whole(
+    open_catalogue: OpenCatalogue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quote that is not closed takes all lines after it along, and their entries are being served."""
+    catalogue = open_catalogue()
+    memory = tmp_path / "memory.json"
+    await bring_in(catalogue, FILE, memory)
+    await bring_in(catalogue, [_changed(FILE[1], "new")], memory, is_whole=False)
+    assert await _answers(catalogue) == {"a": "from the file", "b": "new", "c": "from the file"}
+    assert "2 FAQ entries that the file had before and has not now are kept" in caplog.text
+    await bring_in(catalogue, [_changed(FILE[1], "new"), FILE[2]], memory)
+    assert await _answers(catalogue) == {"b": "new", "c": "from the file"}, (
+        "what left it goes once it is in order"
+    )
+
+
 async def test_an_entry_at_fault_is_named_by_its_place_among_all(
     open_catalogue: OpenCatalogue, tmp_path: Path
 ) -> None:
