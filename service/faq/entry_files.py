@@ -8,6 +8,7 @@ wrote gives the same entries.
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,13 @@ import orjson
 from pydantic import ValidationError
 
 from service.errors import InvalidInputError
-from service.faq.entries import MAX_ALTERNATES, MAX_QUESTION_CHARS, FaqEntry, id_from_question
+from service.faq.entries import (
+    MAX_ALTERNATES,
+    MAX_QUESTION_CHARS,
+    FaqEntry,
+    MetadataValue,
+    id_from_question,
+)
 from service.faq.workbook import Cell, WorkbookError, read_rows, write_rows
 
 
@@ -107,8 +114,10 @@ def read_csv(data: bytes) -> EntryFile:
     Columns, in any order and case: ``question`` and ``answer``; optionally ``id`` (else made from the
     question), ``alternates`` and ``tags`` (several in one cell parted by ``|`` or line ends, or a JSON list),
     ``language``, ``enabled`` (true/false, yes/no, 1/0), ``metadata`` (a JSON object). Every other column
-    becomes metadata. Comma, semicolon or tab parts the cells. An apostrophe before ``=``, ``+``, ``-`` or
-    ``@`` is taken off, as spreadsheets do: `write_csv` puts it there.
+    becomes metadata: text, or what the end of its name says, ``price:number`` or ``in_stock:boolean``
+    (filters compare by type, and digits alone may as well be a telephone number). Comma, semicolon or tab
+    parts the cells. An apostrophe before ``=``, ``+``, ``-`` or ``@`` is taken off, as spreadsheets do:
+    `write_csv` puts it there.
 
     Raises:
         FaqFileError: the encoding is not UTF-8, or a needed column is missing or there twice.
@@ -237,6 +246,10 @@ def utf8(data: bytes) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
+# Of a column that becomes metadata: its name there, and what its cells are.
+_TYPED: Final = re.compile(r"(.+):(number|boolean)", re.DOTALL)
+_WHOLE: Final = re.compile(r"-?[0-9]{1,300}")
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
 _FIELDS: Final = ("id", "question", "answer", "alternates", "language", "tags", "enabled", "metadata")
 _NEEDED: Final = ("question", "answer")
 _TRUE: Final = frozenset({"true", "yes", "y", "1"})
@@ -264,7 +277,12 @@ def _csv_rows(text: str, delimiter: str) -> Iterator[tuple[int, Sequence[Cell] |
         except StopIteration:
             return
         except csv.Error as error:
-            yield number, f"not CSV: {error}"
+            # All lines from here to the end are one cell then.
+            is_open = "end of data" in str(error)
+            yield (
+                number,
+                "not CSV: " + ("a quote is not closed from here to the end" if is_open else str(error)),
+            )
             continue
         yield number, [_ESCAPED_FORMULA.sub(r"\g<1>", cell) for cell in row]
 
@@ -297,9 +315,8 @@ def _read_table(
     if isinstance(header[1], str):
         raise FaqFileError(f"no header: {header[1]}")
     columns = _columns([_shown(cell) for cell in header[1]])
-    result = EntryFile(
-        metadata_columns=tuple(name for name in columns if name and name not in _FIELDS), unit=unit
-    )
+    metadata = tuple(_typed(name)[0] for name in columns if name and name not in _FIELDS)
+    result = EntryFile(metadata_columns=metadata, unit=unit)
     collector = _Collector(result)
     needed_cells = 0 if blanks_cut else 1 + max(columns.index(name) for name in _NEEDED)
     for number, row in rows:
@@ -326,7 +343,8 @@ def _columns(header: Sequence[str]) -> list[str]:
         raise FaqFileError(
             f"the header has no column {' and no column '.join(missing)}; it has: {', '.join(columns)}"
         )
-    repeated = sorted({name for name in columns if name and columns.count(name) > 1})
+    names = [_typed(name)[0] for name in columns]
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
         raise FaqFileError(f"the header names a column twice: {', '.join(repeated)}")
     return columns
@@ -349,16 +367,42 @@ def _record(columns: Sequence[str], row: Sequence[Cell]) -> dict[str, Any]:
         if name in {"alternates", "tags"}:
             record[name] = _several(value)
         elif name == "enabled":
-            record[name] = _flag(value)
+            record[name] = _flag(name, value)
         elif name == "metadata":
             metadata.update(_json_object(value))
         elif name in _FIELDS:
             record[name] = value
         else:
-            metadata[name] = value if isinstance(cell, str) else cell
+            own, type_ = _typed(name)
+            metadata[own] = _value(own, cell, value, type_)
     if metadata:
         record["metadata"] = metadata
     return record
+
+
+def _typed(name: str) -> tuple[str, str | None]:
+    """Part the name of a column into that of the metadata, and the type of its cells if it says one."""
+    found = _TYPED.fullmatch(name)
+    if found is None or not _can_head(found[1]):
+        return name, None
+    return found[1].rstrip(), found[2]
+
+
+def _value(name: str, cell: Cell, shown: str, type_: str | None) -> MetadataValue:
+    """Return metadata of the type that its column says.
+
+    Raises:
+        ValueError: the cell holds something else.
+    """
+    if type_ == "boolean":
+        return _flag(name, shown)
+    if type_ == "number" and (isinstance(cell, bool) or not isinstance(cell, int | float)):
+        if _WHOLE.fullmatch(shown):
+            return int(shown)
+        if not _DECIMAL.fullmatch(shown) or not math.isfinite(float(shown)):
+            raise ValueError(f"{name}: no number such as 7, -0.5 or 1e3")
+        return float(shown)
+    return shown if isinstance(cell, str) or cell is None else cell
 
 
 def _shown(cell: Cell) -> str:
@@ -397,14 +441,24 @@ def _json_object(value: str) -> dict[str, Any]:
 def _table(entries: Sequence[FaqEntry]) -> Iterator[list[str]]:
     """Lay entries out as `read_csv` reads them: the header, then a row for each.
 
-    Metadata that a column of its own would change (numbers, flags, empty text, names that a header cannot
-    hold or that are fields) goes into the column ``metadata``.
+    Metadata that a column of its own would change (other types than the rest of the column, empty text, names
+    that a header cannot hold, that are fields or say a type) goes into the column ``metadata``.
     """
-    used = Counter(name for entry in entries for name in entry.metadata if _can_head(name))
+    used = Counter(
+        name for entry in entries for name in entry.metadata if _can_head(name) and not _TYPED.fullmatch(name)
+    )
     names = sorted(name for name, _ in used.most_common(_METADATA_COLUMNS))
-    yield [*_FIELDS, *names]
+    types = {
+        name: {_type(entry.metadata[name]) for entry in entries if name in entry.metadata} for name in names
+    }
+    type_of = {name: next(iter(found)) if len(found) == 1 else "text" for name, found in types.items()}
+    yield [*_FIELDS, *(name if type_of[name] == "text" else f"{name}:{type_of[name]}" for name in names)]
     for entry in entries:
-        own = {name: value for name, value in entry.metadata.items() if name in names and _plain(value)}
+        own = {
+            name: value
+            for name, value in entry.metadata.items()
+            if name in names and _type(value) == type_of[name] and value != ""
+        }
         rest = {name: value for name, value in entry.metadata.items() if name not in own}
         yield [
             entry.id,
@@ -415,7 +469,7 @@ def _table(entries: Sequence[FaqEntry]) -> Iterator[list[str]]:
             _joined(entry.tags),
             "" if entry.enabled else "false",
             json.dumps(rest, ensure_ascii=False, allow_nan=False) if rest else "",
-            *(str(own.get(name, "")) for name in names),
+            *(_shown_as_written(own.get(name, "")) for name in names),
         ]
 
 
@@ -423,8 +477,14 @@ def _can_head(name: str) -> bool:
     return name.casefold() not in _FIELDS and name.isprintable()
 
 
-def _plain(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+def _type(value: MetadataValue) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return "text" if isinstance(value, str) else "number"
+
+
+def _shown_as_written(value: MetadataValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -433,13 +493,13 @@ def _joined(parts: Sequence[str]) -> str:
     return joined if _several(joined) == list(parts) else json.dumps(list(parts), ensure_ascii=False)
 
 
-def _flag(value: str) -> bool:
+def _flag(name: str, value: str) -> bool:
     folded = value.casefold()
     if folded in _TRUE:
         return True
     if folded in _FALSE:
         return False
-    raise ValueError("enabled: none of true, false, yes, no, 1, 0")
+    raise ValueError(f"{name}: none of true, false, yes, no, 1, 0")
 
 
 _READERS: Final[dict[str, Callable[[bytes], EntryFile]]] = {

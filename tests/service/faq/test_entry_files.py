@@ -116,6 +116,63 @@ def test_csv_columns_in_any_order_and_further_ones_become_metadata() -> None:
     ]
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_column_may_say_that_it_holds_numbers_or_flags(mark: str) -> None:
+    """A filter compares by type, and ``lt 100`` holds of no text; digits alone may be a telephone number."""
+    rows = [
+        ["question", "answer", "price:number", "in_stock:boolean", "phone", "id:number"],
+        ["a", "x", "7", "yes", "0049301", "9"],
+        ["b", "x", "-0.5", "FALSE", "12", "9"],
+        ["c", "x", "", "", "", ""],
+        ["d", "x", "1e3", "1", "12", "9"],
+    ]
+    result = read_csv("".join(mark.join(row) + "\n" for row in rows).encode())
+    assert result.bad_lines == []
+    assert result.metadata_columns == ("price", "in_stock", "phone", "id:number")
+    assert [repr(entry.metadata) for entry in result.entries] == [
+        repr({"price": 7, "in_stock": True, "phone": "0049301", "id:number": "9"}),
+        repr({"price": -0.5, "in_stock": False, "phone": "12", "id:number": "9"}),
+        repr({}),
+        repr({"price": 1000.0, "in_stock": True, "phone": "12", "id:number": "9"}),
+    ]
+
+
+@pytest.mark.parametrize("cell", ["7 EUR", "1.000,5", "0x10", "1_000", "nan", "1e999", "٣", "--1"])
+def test_a_cell_that_is_no_number_makes_a_bad_line(cell: str) -> None:
+    """It would be a text among numbers, which no range holds of."""
+    result = read_csv(f'question,answer,price:number\nq,a,"{cell}"\nr,a,1\n'.encode())
+    assert result.bad_lines == [BadLine(2, "price: no number such as 7, -0.5 or 1e3")]
+    assert [entry.metadata for entry in result.entries] == [{"price": 1}]
+
+
+def test_numbers_and_flags_are_written_into_columns_that_say_so() -> None:
+    """People edit the export in a spreadsheet; a JSON object in a cell is no fun there."""
+    entries = [
+        FaqEntry(
+            id="1", question="q", answer="a", metadata={"price": 7, "new": True, "mixed": 1, "x:number": "1"}
+        ),
+        FaqEntry(id="2", question="r", answer="a", metadata={"price": 0.5, "mixed": "one"}),
+    ]
+    header, first, _ = write_csv(entries).decode("utf-8-sig").splitlines()
+    assert header.endswith(",metadata,mixed,new:boolean,price:number")
+    assert first.endswith('"{""mixed"": 1, ""x:number"": ""1""}",,true,7')
+    for write, read in ((write_csv, read_csv), (write_xlsx, read_xlsx)):
+        assert read(write(entries)).entries == entries
+
+
+def test_a_column_of_one_name_with_and_without_a_type_is_there_twice() -> None:
+    """One would overwrite the other."""
+    with pytest.raises(FaqFileError, match="names a column twice: price"):
+        read_csv(b"question,answer,price,price:number\nq,a,1,2\n")
+
+
+def test_a_quote_that_is_not_closed_says_how_far_it_reaches() -> None:
+    """The line that is named is one of many that are gone."""
+    result = read_csv(b'question,answer\nq,a\nr,"a\ns,a\nt,a\n')
+    assert result.bad_lines == [BadLine(3, "not CSV: a quote is not closed from here to the end")]
+    assert [entry.question for entry in result.entries] == ["q"]
+
+
 def test_without_an_id_the_question_makes_the_same_one_each_time() -> None:
     """Else a second import would double every entry."""
     data = b'{"question": "How?", "answer": "So."}\n'
