@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Collection
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
@@ -490,6 +490,8 @@ def main() -> None:
     if arguments.report:
         write_reports(json.loads(SPEED.read_text(encoding="utf-8")) if SPEED.is_file() else None)
         return
+    if util.find_spec("torch") is None:
+        parser.error(f"this needs torch, which {sys.executable} lacks; `make bench` takes .venv-dev/bin/python")
     if arguments.set_up:
         field, _ = take_part(arguments)
         export_for_peers(field)

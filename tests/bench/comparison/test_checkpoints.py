@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparison.models import DEFAULT, TAGGER, write_checkpoint
+from comparison.checkpoints import write_checkpoint
+from comparison.models import DEFAULT, TAGGER
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoModelForTokenClassification, AutoTokenizer
 
