@@ -154,7 +154,7 @@ fuzz: setup-test ## send more than ten thousand generated requests, some minutes
 	FUZZ_CASES=$(or $(CASES),250) $(DEV_VENV)/bin/python -m pytest -q -s tests/fuzz
 
 .PHONY: bench
-bench: setup-test ## compare with other servers and libraries, a quarter of an hour (ARGS=--quick, ARGS=--set-up)
+bench: setup-test ## compare with other servers and libraries, 20 to 25 minutes; writes tracked files (ARGS=--dry, ARGS=--quick, ARGS=--set-up)
 	@$(DEV_VENV)/bin/python bench/compare.py $(ARGS)
 
 .PHONY: clean

@@ -1,14 +1,15 @@
 """Conche beside others that embed texts and find entities: one machine, one model, the same texts, one run.
 
-    make bench                        # sets up what is missing (once, minutes), then measures for 15 minutes
+    make bench                        # sets up what is missing (once, minutes), then measures, 20 to 25 minutes
     make bench ARGS=--quick           # a few workloads, one short round: does everything still run?
     make bench ARGS=--resume          # goes on with a run that was interrupted
     make bench ARGS='--only batches many --minutes 5'
+    make bench ARGS=--dry             # prints the tables, and changes no file of the repository
     make bench ARGS=--report          # writes tables and pictures anew from results/speed.json
 
-What it writes: results/speed.json, results/*.svg, and the tables between the markers in bench/README.md and
-both READMEs (not with --quick, --only, --without or --dry). bench/README.md says who is compared, how, and
-what to keep in mind.
+What it writes, all of it tracked by git: results/speed.json, results/*.svg, and the tables between the markers
+in bench/README.md and both READMEs (not with --quick, --only, --without or --dry). bench/README.md says who is
+compared, how, and what to keep in mind.
 """
 
 import argparse
@@ -468,7 +469,10 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=HERE / ".work", help="folder for what is made once")
     parser.add_argument(
-        "--minutes", type=float, default=15.0, help="no turn begins that would end later (15)"
+        "--minutes",
+        type=float,
+        default=15.0,
+        help="no turn begins that would end later, but those of a first round (15)",
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn (3)")
     parser.add_argument("--rounds", type=int, default=5, help="at most (5)")
