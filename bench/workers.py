@@ -1,7 +1,7 @@
 """One process with all threads against several with a share each: throughput, latency and memory.
 
-    python bench/workers.py                         # 1 x 2 and 2 x 1: workers x threads, three rounds each
-    python bench/workers.py 1x8 1x8x2 2x4 4x2 8x1   # on eight cores; the third number: streams of each
+    .venv/bin/python bench/workers.py                         # 1 x 2 and 2 x 1: workers x threads, three rounds each
+    .venv/bin/python bench/workers.py 1x8 1x8x2 2x4 4x2 8x1   # on eight cores; the third number: streams of each
 
 Starts `conche serve` anew for each, on a port of its own. Clients, each with its connection, send the demo
 FAQ's queries to /embed, one a request and each waiting for its answer. The rounds take turns, and medians are
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from comparison.http_load import Load, Request, closed_loop
 
 from service.faq.queries import demo_queries
 
-START_S = 300
+LAST_WORDS = 20  # lines of a process that did not start
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -57,7 +58,11 @@ class Figures:
 
 
 class Server:
-    """A running `conche serve`."""
+    """A running `conche serve`.
+
+    Raises:
+        SystemExit: it did not start; the message has what it wrote last.
+    """
 
     def __init__(self, workers: int, threads: int, streams: str, folder: Path) -> None:
         command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
@@ -75,13 +80,17 @@ class Server:
         command += ["--ner-bundle", "none"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
+        said: deque[str] = deque(maxlen=LAST_WORDS)
         for line in self.process.stderr:
+            said.append(line)
             found = re.search(r'"url": ?"http://[^":]+:(\d+)"', line)
             if found:
                 self.port = int(found[1])
                 break
         else:
-            raise SystemExit("it did not start")
+            status = self.process.wait()
+            words = "".join(said).strip() or "it wrote nothing"
+            raise SystemExit(f"it did not start (exit code {status}): {words}")
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
