@@ -1,15 +1,15 @@
 """Conche beside others that embed texts and find entities: one machine, one model, the same texts, one run.
 
-    make bench                        # sets up what is missing (once, minutes), then measures, 20 to 25 minutes
+    make bench                        # sets up what is missing (once), then measures, 20 to 25 minutes
     make bench ARGS=--quick           # a few workloads, one short round: does everything still run?
     make bench ARGS=--resume          # goes on with a run that was interrupted
     make bench ARGS='--only batches many --minutes 5'
     make bench ARGS=--dry             # prints the tables, and changes no file of the repository
     make bench ARGS=--report          # writes tables and pictures anew from results/speed.json
 
-What it writes, all of it tracked by git: results/speed.json, results/*.svg, and the tables between the markers
-in bench/README.md and both READMEs (not with --quick, --only, --without or --dry). bench/README.md says who is
-compared, how, and what to keep in mind.
+What it writes, all of it tracked by git: results/speed.json, results/*.svg, and the tables between the
+markers in bench/README.md and both READMEs (not with --quick, --only, --without or --dry). bench/README.md
+says who is compared, how, and what to keep in mind.
 """
 
 import argparse
@@ -495,7 +495,7 @@ def main() -> None:
         write_reports(json.loads(SPEED.read_text(encoding="utf-8")) if SPEED.is_file() else None)
         return
     if util.find_spec("torch") is None:
-        parser.error(f"this needs torch, which {sys.executable} lacks; `make bench` takes .venv-dev/bin/python")
+        parser.error(f"needs torch, which {sys.executable} lacks; `make bench` takes .venv-dev/bin/python")
     if arguments.set_up:
         field, _ = take_part(arguments)
         export_for_peers(field)

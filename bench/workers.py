@@ -1,7 +1,7 @@
 """One process with all threads against several with a share each: throughput, latency and memory.
 
-    .venv/bin/python bench/workers.py                         # 1 x 2 and 2 x 1: workers x threads, three rounds each
-    .venv/bin/python bench/workers.py 1x8 1x8x2 2x4 4x2 8x1   # on eight cores; the third number: streams of each
+    .venv/bin/python bench/workers.py             # 1 x 2 and 2 x 1: workers x threads, three rounds each
+    .venv/bin/python bench/workers.py 1x8 1x8x2   # on eight cores; the third number: streams of each
 
 Starts `conche serve` anew for each, on a port of its own. Clients, each with its connection, send the demo
 FAQ's queries to /embed, one a request and each waiting for its answer. The rounds take turns, and medians are
