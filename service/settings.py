@@ -164,8 +164,8 @@ class LimitsSettings(_Group):
     def _one_text_fits_a_request(self) -> Self:
         if self.max_text_characters > self.max_total_characters:
             raise ValueError(
-                f"limits.max_total_characters ({self.max_total_characters}) must be at least "
-                f"limits.max_text_characters ({self.max_text_characters})"
+                f"CONCHE_LIMITS__MAX_TOTAL_CHARACTERS ({self.max_total_characters}) must be at least "
+                f"CONCHE_LIMITS__MAX_TEXT_CHARACTERS ({self.max_text_characters})"
             )
         return self
 
@@ -501,15 +501,15 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _tls_has_both_files(self) -> Self:
         if (self.tls_cert == OFF) != (self.tls_key == OFF):
-            raise ValueError("tls_cert and tls_key go together: CONCHE_TLS_CERT and CONCHE_TLS_KEY")
+            raise ValueError("CONCHE_TLS_CERT and CONCHE_TLS_KEY go together; one of them is none")
         return self
 
     @model_validator(mode="after")
     def _a_hang_is_found_before_the_caller_gives_up(self) -> Self:
         if self.limits.request_seconds < self.batching.stall_timeout_seconds:
             raise ValueError(
-                f"limits.request_seconds ({self.limits.request_seconds:g}) must be at least "
-                f"batching.stall_timeout_seconds ({self.batching.stall_timeout_seconds:g}), "
+                f"CONCHE_LIMITS__REQUEST_SECONDS ({self.limits.request_seconds:g}) must be at least "
+                f"CONCHE_BATCHING__STALL_TIMEOUT_SECONDS ({self.batching.stall_timeout_seconds:g}), "
                 "or a hung model looks like slow requests"
             )
         return self
@@ -517,7 +517,9 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _ids_can_be_read(self) -> Self:
         if self.input_ids == "cl100k" and self.openai_vocabulary == OFF:
-            raise ValueError("input_ids cl100k needs openai_vocabulary, the vocabulary that ids are of")
+            raise ValueError(
+                "CONCHE_INPUT_IDS=cl100k needs CONCHE_OPENAI_VOCABULARY, the vocabulary that ids are of"
+            )
         return self
 
     @classmethod

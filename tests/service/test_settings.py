@@ -113,9 +113,14 @@ def test_the_variables_kubernetes_writes_for_a_service_are_no_typos(monkeypatch:
         ({("log_level",): "loud"}, r"CONCHE_LOG_LEVEL .*'debug'"),
         (
             {("limits", "max_text_characters"): "5000000"},
-            r"max_total_characters \(4000000\) must be at least",
+            r"CONCHE_LIMITS__MAX_TOTAL_CHARACTERS \(4000000\) .*_MAX_TEXT_CHARACTERS \(5000000\)",
         ),
-        ({("limits", "request_seconds"): "10"}, r"request_seconds \(10\) must be at least .*\(60\)"),
+        (
+            {("limits", "request_seconds"): "10"},
+            r"CONCHE_LIMITS__REQUEST_SECONDS \(10\) .* CONCHE_BATCHING__STALL_TIMEOUT_SECONDS \(60\)",
+        ),
+        ({("input_ids",): "cl100k"}, r"CONCHE_INPUT_IDS=cl100k needs CONCHE_OPENAI_VOCABULARY"),
+        ({("tls_cert",): "cert.pem"}, r"CONCHE_TLS_CERT and CONCHE_TLS_KEY go together"),
     ],
 )
 def test_values_out_of_bounds_or_against_each_other_are_refused(
