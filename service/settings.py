@@ -8,21 +8,24 @@ everything else is handed the values it needs.
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     SecretStr,
     ValidationError,
     field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 ENV_PREFIX = "CONCHE_"
@@ -46,10 +49,36 @@ class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _WordOr:
+    """Of a number that a word may stand for: whatever else is written, one message says what may be.
+
+    Attributes:
+        ge, le: bounds of the number; no upper one if None.
+    """
+
+    ge: int
+    le: int | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        (word,) = get_args(get_args(source)[0])
+        bounds = f"at least {self.ge}" if self.le is None else f"from {self.ge} to {self.le}"
+
+        def check(value: Any, read: Callable[[Any], Any]) -> Any:
+            with suppress(ValidationError):
+                number = read(value)
+                # A NaN is in no range, either.
+                if number == word or (number >= self.ge and (self.le is None or number <= self.le)):
+                    return number
+            raise ValueError(f"must be {word} or {bounds}")
+
+        return core_schema.no_info_wrap_validator_function(check, handler(source))
+
+
 class BatchingSettings(_Group):
     """How texts of different requests are put together for the model."""
 
-    max_batch_tokens: Literal["auto"] | int = Field(
+    max_batch_tokens: Annotated[Literal["auto"] | int, _WordOr(ge=16)] = Field(
         default="auto",
         description="Tokens of one batch, padding counted by what it costs (all of it with ONNX Runtime, "
         "15 % with OpenVINO). `auto` takes the fewest "
@@ -83,13 +112,6 @@ class BatchingSettings(_Group):
         allow_inf_nan=False,
         description="A model run without progress for this long counts as hung and turns /readyz red.",
     )
-
-    @field_validator("max_batch_tokens")
-    @classmethod
-    def _batch_tokens_in_range(cls, tokens: Literal["auto"] | int) -> Literal["auto"] | int:
-        if tokens != "auto" and tokens < 16:
-            raise ValueError("must be auto or at least 16")
-        return tokens
 
     def batch_tokens(self) -> int | None:
         """``max_batch_tokens``; None for `auto`."""
@@ -199,7 +221,7 @@ class Settings(BaseSettings):
         description="Worker processes that share the port, each a whole service with its own copy of the "
         "models; every limit holds for each. `auto` threads are divided among them.",
     )
-    metrics_port: Literal["none"] | int = Field(
+    metrics_port: Annotated[Literal["none"] | int, _WordOr(ge=0, le=65535)] = Field(
         default="none",
         description="Port of its own for /metrics, which the other then lacks, on the same address; 0 takes "
         "a free one, `none` leaves it on the other.",
@@ -321,11 +343,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="OpenAI's `cl100k_base.tiktoken`, needed to read its ids; `none` for none.",
     )
-    threads: Literal["auto"] | int = Field(
+    threads: Annotated[Literal["auto"] | int, _WordOr(ge=1, le=1024)] = Field(
         default="auto",
         description="Threads that compute; `auto` follows affinity and the cgroup's CPU quota.",
     )
-    streams: Literal["auto"] | int = Field(
+    streams: Annotated[Literal["auto"] | int, _WordOr(ge=1, le=64)] = Field(
         default="auto",
         description="Model runs at a time, which share the threads, from 1 to 64. `auto`: two where there "
         "are two threads; with OpenVINO one at rest and for one text at a time, and two while there are "
@@ -397,17 +419,17 @@ class Settings(BaseSettings):
         le=3600,
         description="After that, how long requests in work may take before they are cut off.",
     )
-    recycle_seconds: Literal["none"] | float = Field(
+    recycle_seconds: Annotated[Literal["none"] | float, _WordOr(ge=0, le=3600)] = Field(
         default=10.0,
         description="When a model hangs, fails on every text or has lost its thread: how long /readyz is red "
         "before the process ends with exit code 70, for its supervisor to start it anew; `none` for never.",
     )
-    loop_stall_seconds: Literal["none"] | float = Field(
+    loop_stall_seconds: Annotated[Literal["none"] | float, _WordOr(ge=1, le=86400)] = Field(
         default=60.0,
         description="When the event loop stands still, so that not even /livez answers: how long before the "
         "process ends, as above; `none` for never.",
     )
-    startup_seconds: Literal["none"] | float = Field(
+    startup_seconds: Annotated[Literal["none"] | float, _WordOr(ge=1, le=86400)] = Field(
         default=1800.0,
         description="How long a start may take before the process ends, as above: above what embedding the "
         "entries of `CONCHE_FAQ_FILE` takes, if they are many; `none` for any time.",
@@ -447,20 +469,6 @@ class Settings(BaseSettings):
                 ) from error
         return value
 
-    @field_validator("streams")
-    @classmethod
-    def _streams_in_range(cls, streams: Literal["auto"] | int) -> Literal["auto"] | int:
-        if streams != "auto" and not 1 <= streams <= 64:
-            raise ValueError("must be auto or from 1 to 64")
-        return streams
-
-    @field_validator("threads")
-    @classmethod
-    def _threads_in_range(cls, threads: Literal["auto"] | int) -> Literal["auto"] | int:
-        if threads != "auto" and not 1 <= threads <= 1024:
-            raise ValueError("must be auto or from 1 to 1024")
-        return threads
-
     @field_validator("onnxruntime_providers")
     @classmethod
     def _lists_providers(cls, value: str) -> str:
@@ -468,27 +476,6 @@ class Settings(BaseSettings):
         if not all(name.endswith("ExecutionProvider") for name in names) or len(set(names)) < len(names):
             raise ValueError("must be different names as CUDAExecutionProvider, separated by commas")
         return value
-
-    @field_validator("metrics_port")
-    @classmethod
-    def _metrics_port_in_range(cls, port: Literal["none"] | int) -> Literal["none"] | int:
-        if isinstance(port, int) and not 0 <= port <= 65535:
-            raise ValueError("must be none or from 0 to 65535")
-        return port
-
-    @field_validator("recycle_seconds")
-    @classmethod
-    def _recycle_seconds_in_range(cls, seconds: Literal["none"] | float) -> Literal["none"] | float:
-        if isinstance(seconds, float) and not 0 <= seconds <= 3600:  # a NaN is not, either
-            raise ValueError("must be none or from 0 to 3600")
-        return seconds
-
-    @field_validator("loop_stall_seconds", "startup_seconds")
-    @classmethod
-    def _watched_seconds_in_range(cls, seconds: Literal["none"] | float) -> Literal["none"] | float:
-        if isinstance(seconds, float) and not 1 <= seconds <= 86400:  # a NaN is not, either
-            raise ValueError("must be none or from 1 to 86400")
-        return seconds
 
     @field_validator("cors_origins")
     @classmethod
@@ -727,7 +714,12 @@ def _kinds(annotation: Any) -> Iterator[str]:
 
 def _bounds(info: FieldInfo) -> str:
     names = ("ge", "gt", "le")
-    bounds = {name: getattr(part, name) for part in info.metadata for name in names if hasattr(part, name)}
+    bounds = {
+        name: bound
+        for part in info.metadata
+        for name in names
+        if (bound := getattr(part, name, None)) is not None
+    }
     low = f" from {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}" if "gt" in bounds else ""
     high = f" to {bounds['le']}" if "le" in bounds else ""
     return low + high

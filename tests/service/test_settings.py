@@ -131,6 +131,28 @@ def test_values_out_of_bounds_or_against_each_other_are_refused(
         load_settings(flags)
 
 
+@pytest.mark.parametrize("value", ["two", "2.5.1", "nan", "-1", "1000000"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (("batching", "max_batch_tokens"), "must be auto or at least 16"),
+        (("threads",), "must be auto or from 1 to 1024"),
+        (("streams",), "must be auto or from 1 to 64"),
+        (("metrics_port",), "must be none or from 0 to 65535"),
+        (("recycle_seconds",), "must be none or from 0 to 3600"),
+        (("loop_stall_seconds",), "must be none or from 1 to 86400"),
+        (("startup_seconds",), "must be none or from 1 to 86400"),
+    ],
+)
+def test_a_number_or_a_word_is_refused_in_one_way(path: tuple[str, ...], said: str, value: str) -> None:
+    """Whether it is no number or one out of range: what may be written is the same."""
+    if path == ("batching", "max_batch_tokens") and value == "1000000":
+        return  # any number from 16 on may be written
+    with pytest.raises(InvalidSettingsError) as caught:
+        load_settings({path: value})
+    assert str(caught.value).partition("): ")[2] == said
+
+
 def test_every_fault_is_listed_at_once() -> None:
     """Not one a start."""
     with pytest.raises(InvalidSettingsError) as caught:
