@@ -619,8 +619,7 @@ class Option:
     @property
     def values(self) -> str:
         """What may be written, with bounds, in Markdown."""
-        kinds = [kind if kind in _KINDS.values() else f"`{kind}`" for kind in self.kinds]
-        return ", ".join(kinds) + _bounds(self.info)
+        return ", ".join(_kinds(self.info.annotation, "`{}`".format)) + _bounds(self.info)
 
 
 def options(model: type[BaseModel] = Settings, path: tuple[str, ...] = ()) -> Iterator[Option]:
@@ -700,14 +699,14 @@ def _faults(error: ValidationError) -> list[str]:
 _KINDS: Final = {int: "integer", float: "number", Path: "path", str: "text", SecretStr: "text"}
 
 
-def _kinds(annotation: Any) -> Iterator[str]:
+def _kinds(annotation: Any, word: Callable[[str], str] = str) -> Iterator[str]:
     if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
+        yield from map(word, get_args(annotation))
     elif annotation is bool:
-        yield from ("true", "false")
+        yield from map(word, ("true", "false"))
     elif get_args(annotation):
         for part in get_args(annotation):
-            yield from _kinds(part)
+            yield from _kinds(part, word)
     else:
         yield _KINDS[annotation]
 

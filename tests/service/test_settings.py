@@ -207,6 +207,15 @@ def test_the_readmes_table_is_the_generated_one() -> None:
     assert found.group(1).strip() == markdown_table().strip()
 
 
+def test_words_to_be_written_are_told_from_kinds_of_values() -> None:
+    """`text` is one of the forms of the log, and any text is what a host may be."""
+    values = {option.variable: option.values for option in options()}
+    assert values["CONCHE_LOG_FORMAT"] == "`auto`, `json`, `text`"
+    assert values["CONCHE_HOST"] == "text"
+    assert values["CONCHE_ADMIN"] == "`true`, `false`"
+    assert values["CONCHE_STREAMS"] == "`auto`, integer from 1 to 64"
+
+
 @pytest.mark.parametrize(("value", "seconds"), [("none", None), ("0", 0.0), ("2.5", 2.5)])
 def test_when_a_process_recycles_is_seconds_or_never(value: str, seconds: float | None) -> None:
     """One setting, so that nobody has to guess which of two counts."""
