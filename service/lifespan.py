@@ -47,11 +47,13 @@ class Absence:
         reason: for callers: no paths of this machine, which are in the log.
         kind: of the error that a request gets.
         by_default: nobody asked for what is missing; not worth a line when the service starts.
+        in_full: the reason with the paths that are left out of it, for whoever starts the service.
     """
 
     reason: str
     kind: type[ServiceError] = NoModelError
     by_default: bool = False
+    in_full: str = ""
 
     @property
     def failed(self) -> bool:
@@ -387,12 +389,13 @@ class _Opener:
             # Nobody asked for it by name: serve with what there is.
             reason = f"there is no bundle {name} in {self.settings.models_path()}"
             logger.warning("%s is not available: %s", what, reason)
-            self.services.absences[what] = Absence(self._without_folders(reason))
+            self.services.absences[what] = Absence(self._without_folders(reason), in_full=reason)
             return None
         try:
             model = await self.services.models.load(path, kind)
         except BundleError as error:
-            self._failed(what, f"bundle {name} is refused, check {error}", ModelFailedError)
+            reason = f"CONCHE_{setting.upper()}: bundle {name} is refused, check {error}"
+            self._failed(what, reason, ModelFailedError)
             self.metrics.model_failed(path.name)
         except (ModelLoadedError, ValueError) as error:
             self._failed(what, f"CONCHE_{setting.upper()}: {error}", ModelFailedError)
@@ -459,10 +462,10 @@ class _Opener:
         try:
             file = await asyncio.to_thread(_read_faq, source)
         except (FaqFileError, OSError) as error:
-            self._failed(route, f"FAQ file {source} cannot be read: {error}")
+            self._failed(route, f"CONCHE_FAQ_FILE: {source} cannot be read: {error}")
             return False
         if not file.entries:
-            self._failed(route, f"FAQ file {source} holds no usable entry")
+            self._failed(route, f"CONCHE_FAQ_FILE: {source} holds no usable entry")
             return False
         try:
             with faults_by_line(file):
@@ -476,7 +479,7 @@ class _Opener:
                     progress=_logged(f"FAQ file {source}", "entries or texts"),
                 )
         except (ServiceError, ValueError) as error:
-            self._failed(route, f"FAQ file {source} cannot be used: {error}")
+            self._failed(route, f"CONCHE_FAQ_FILE: {source} cannot be used: {error}")
             return False
         self.services.faq_left_out = len(file.bad_lines)
         return True
@@ -484,7 +487,8 @@ class _Opener:
     def refuse_to_serve_nothing(self) -> None:
         """Stop rather than answer 404 to everything."""
         if self.settings.on_bundle_error == "exit":
-            reasons = " and ".join(self.services.absences[route].reason for route in ("/embed", "/ner"))
+            absences = [self.services.absences[route] for route in ("/embed", "/ner")]
+            reasons = " and ".join(absence.in_full or absence.reason for absence in absences)
             raise StartupError(f"no model to serve: {reasons}; CONCHE_MODELS_DIR says where bundles lie")
 
     def _off(self, route: str, variable: str, kind: type[ServiceError], *, by_default: bool = False) -> None:
@@ -494,7 +498,7 @@ class _Opener:
         if self.settings.on_bundle_error == "exit":
             raise StartupError(f"{route}: {reason}")
         logger.error("%s is not available: %s", route, reason)
-        self.services.absences[route] = Absence(self._without_folders(reason), kind)
+        self.services.absences[route] = Absence(self._without_folders(reason), kind, in_full=reason)
 
     def _without_folders(self, reason: str) -> str:
         """What callers are told: files by their names, not where they lie on this machine."""

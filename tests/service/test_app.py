@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from service.errors import InvalidInputError
 from service.http_errors import _first_fault
 from service.json_body import parse_json
 from service.lifespan import StartupError
+from service.settings import Settings
 from tests.fakes import until
 from tests.service.fakes_http import running, tiny_settings
 
@@ -235,11 +237,14 @@ async def test_two_apps_live_in_one_process(models_folder: Path) -> None:
     [
         (
             {"embedding_bundle": "missing"},
-            "/embed: .*does not exist; bundles there: tiny-classifier, tiny-embedding, tiny-ner",
+            "/embed: CONCHE_EMBEDDING_BUNDLE: .*; bundles there: tiny-classifier, tiny-embedding, tiny-ner",
         ),
+        ({"ner_bundle": "missing"}, "/ner: CONCHE_NER_BUNDLE: bundle missing is refused"),
+        ({"classifier_bundle": "missing"}, "/predict: CONCHE_CLASSIFIER_BUNDLE: bundle missing is refused"),
+        ({"reranker_bundle": "missing"}, "/rerank: CONCHE_RERANKER_BUNDLE: bundle missing is refused"),
         ({"embedding_bundle": "tiny-ner"}, "CONCHE_EMBEDDING_BUNDLE: tiny-ner is no embedding bundle"),
         ({"ner_bundle": "tiny-embedding"}, "CONCHE_NER_BUNDLE: .*no token-classification bundle"),
-        ({"faq_file": "/nowhere/faq.jsonl"}, "/search: FAQ file /nowhere/faq.jsonl cannot be read"),
+        ({"faq_file": "/nowhere/faq.jsonl"}, "/search: CONCHE_FAQ_FILE: /nowhere/faq.jsonl cannot be read"),
         ({"classifier_bundle": "tiny-ner"}, "CONCHE_CLASSIFIER_BUNDLE: .*no sequence-classification bundle"),
         ({"reranker_bundle": "tiny-classifier"}, "CONCHE_RERANKER_BUNDLE: .*is no cross-encoder"),
         (
@@ -254,6 +259,14 @@ async def test_what_cannot_be_served_stops_the_start_with_the_reason(
     """At the start, where somebody is looking."""
     with pytest.raises(StartupError, match=said):
         async with running(tiny_settings(models_folder, **changes)):
+            pass
+
+
+async def test_a_start_without_any_model_says_where_it_looked(tmp_path: Path) -> None:
+    """The whole path: a folder's name alone is the part of a typo that looks right."""
+    nowhere = tmp_path / "shop" / "models"
+    with pytest.raises(StartupError, match=re.escape(f"-zh-en in {nowhere} and there is no bundle ner-")):
+        async with running(Settings(models_dir=nowhere, data_dir=tmp_path / "data", port=0)):
             pass
 
 

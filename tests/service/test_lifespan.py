@@ -259,7 +259,7 @@ async def test_a_broken_tagger_is_told_of_before_the_faq_is_loaded(
     monkeypatch.setattr(lifespan, "open_faq_store", keep_store)
     monkeypatch.setattr(lifespan, "bring_in", embed_for_ever)
     async with asyncio.timeout(HANG_LIMIT_S):
-        with pytest.raises(StartupError, match="/ner: bundle tiny-ner is refused"):
+        with pytest.raises(StartupError, match="/ner: CONCHE_NER_BUNDLE: bundle tiny-ner is refused"):
             async with open_services(tiny_settings(folder), Metrics()):
                 pass
     assert given_up.is_set()
@@ -285,7 +285,7 @@ async def test_a_broken_faq_is_told_of_while_the_tagger_is_loaded(
 
     monkeypatch.setattr(BundleReader, "read", read_for_ever)
     try:
-        with pytest.raises(StartupError, match="/search: FAQ file"):
+        with pytest.raises(StartupError, match="/search: CONCHE_FAQ_FILE: "):
             async with open_services(tiny_settings(folder), Metrics()):
                 pass
         assert ended == []
@@ -300,7 +300,9 @@ async def test_an_faq_entry_that_the_model_cannot_read_stops_the_start_with_its_
     """One line that an operator can act on, and no traceback."""
     folder = write_bundles(tmp_path)
     (folder / "faq.jsonl").write_text(UNREADABLE, encoding="utf-8")
-    with pytest.raises(StartupError, match=r"/search: FAQ file .*faq.jsonl cannot be used: .*'blank'"):
+    with pytest.raises(
+        StartupError, match=r"/search: CONCHE_FAQ_FILE: .*faq.jsonl cannot be used: .*'blank'"
+    ):
         async with running(tiny_settings(folder)):
             pass
 
