@@ -5,9 +5,11 @@ from importlib import metadata
 
 from model.runtime.bundle import Manifest
 from service.faq.catalogue import FaqCatalogue
+from service.faq.entry_files import demo_entries
 from service.faq.source_file import DEFAULT_COLLECTION
 from service.faq.store import CollectionInfo
 from service.lifespan import Services
+from service.settings import DEMO, OFF
 
 _DEMO_QUERY = "怎么退货？"
 _DEMO_ENTRY = "return-how.zh"  # which answers it
@@ -61,7 +63,8 @@ def greeting(
     for loaded in services.models:
         does = _does(loaded.model.manifest)
         named = "" if loaded.model.model_id in services.defaults else f'; "model": "{loaded.model.model_id}"'
-        lines.append(f"  {does:<10}  {_model(loaded.model.manifest)}{named}")
+        by = f"{loaded.engine.name}, {loaded.choice.candidate.precision}"
+        lines.append(f"  {does:<10}  {_model(loaded.model.manifest)} by {by}{named}")
     if services.catalogue is not None:
         lines.append(f"  FAQ         {_faq(services)}")
     lines += [
@@ -118,12 +121,30 @@ def _entries(services: Services) -> int:
 
 def _faq(services: Services) -> str:
     left_out = services.faq_left_out
-    missing = f"; {_count(left_out, 'line', 'lines')} left out, see the log" if left_out else ""
     text = _count(_entries(services), "entry", "entries")
     names = [info.name for info in _collections(services)]
     if names not in ([], [DEFAULT_COLLECTION]):
         text += f" in {_count(len(names), 'collection', 'collections')}"
-    return f"{text} ({services.faq_source}{missing})"
+    notes = [_source(services)] if services.faq_source != OFF else []
+    if left_out:
+        notes.append(f"{_count(left_out, 'line', 'lines')} left out, see the log")
+    said = "; ".join(note for note in notes if note)
+    return f"{text} ({said})" if said else text
+
+
+def _source(services: Services) -> str:
+    """Where entries come from: the file, or the demo, as far as they are its own; "" for those of others."""
+    if services.faq_source != DEMO:
+        return services.faq_source
+    assert services.catalogue is not None  # noqa: S101 - whose entries are told
+    entries = _entries(services)
+    names = [info.name for info in _collections(services)]
+    if DEFAULT_COLLECTION not in names:
+        return ""
+    demo = demo_entries()
+    there = services.catalogue.store.get(DEFAULT_COLLECTION, [entry.id for entry in demo])
+    found = sum(there.get(entry.id) == entry for entry in demo)
+    return DEMO if found == entries else f"{found} of the demo" if found else ""
 
 
 def _search(catalogue: FaqCatalogue) -> dict[str, object]:

@@ -42,6 +42,36 @@ async def test_the_demo_is_tried_with_a_question_it_knows(models_folder: Path) -
     assert fields["faq_left_out"] == 0
 
 
+async def test_the_demo_is_named_only_for_entries_that_are_the_demos(models_folder: Path) -> None:
+    """It fills what is empty: whoever brought entries of his own before would look for his file."""
+    async with open_services(tiny_settings(models_folder, faq_file="demo"), Metrics()) as services:
+        assert services.catalogue is not None
+        (first, second, *others), _ = services.catalogue.store.page("default", limit=1000)
+        for entries, collection, said in (
+            ([FaqEntry(id="own", question="q", answer="a")], "shop", "2 collections (76 of the demo)"),
+            ([second.model_copy(update={"answer": "edited"})], "default", "2 collections (75 of the demo)"),
+        ):
+            await services.catalogue.upsert(collection, entries)
+            assert said in greeting(services, url="http://a", seconds=1)
+        await services.catalogue.delete("default", ids=[entry.id for entry in (first, *others)])
+        assert re.search(r"FAQ +2 entries in 2 collections\n", greeting(services, url="http://a", seconds=1))
+
+
+async def test_no_file_is_no_source(models_folder: Path) -> None:
+    """`none` in brackets after entries would say that there are none."""
+    async with open_services(tiny_settings(models_folder, faq_file="none"), Metrics()) as services:
+        assert services.catalogue is not None
+        await services.catalogue.upsert("default", [FaqEntry(id="own", question="q", answer="a")])
+        assert re.search(r"FAQ +1 entry\n", greeting(services, url="http://a", seconds=1))
+
+
+async def test_what_runs_each_model_is_told(models_folder: Path) -> None:
+    """It is chosen by measuring, and decides how fast all is."""
+    async with open_services(tiny_settings(models_folder, faq_store="none"), Metrics()) as services:
+        text = greeting(services, url="http://a", seconds=1)
+    assert re.search(r"embeddings +tiny-embedding \(.*\) by onnxruntime [\d.]+, float32\n", text)
+
+
 async def test_streams_are_told(models_folder: Path) -> None:
     """Whoever wonders at the time of one text finds it there."""
     settings = tiny_settings(models_folder, faq_store="none", threads=2, streams=2)
@@ -87,7 +117,7 @@ async def test_other_collections_are_counted_and_tried(models_folder: Path) -> N
         assert "/search" not in greeting(services, **told)  # type: ignore[arg-type]
         await services.catalogue.upsert("shop", [FaqEntry(id="a", question="my order", answer="")])
         text = greeting(services, **told)  # type: ignore[arg-type]
-        assert "1 entry in 1 collection (none)" in text
+        assert "1 entry in 1 collection\n" in text
         assert _searched(text) == "my order"
         assert '"collection": "shop"' in text
         assert summary(services, **told)["faq_collections"] == 1  # type: ignore[arg-type]
