@@ -18,7 +18,7 @@ from service.cli.options import EMBED_SETTINGS, NO_CLASSIFIERS, read_settings, s
 from service.errors import EmptyInputError, ServiceError, UnknownEntryError
 from service.faq.catalogue import FaqCatalogue, OnDuplicate
 from service.faq.embedding import Progress
-from service.faq.entry_files import read_entries
+from service.faq.entry_files import FaqFileError, read_entries
 from service.faq.evaluation import DEFAULT_PRECISION, Evaluation
 from service.faq.filters import Filter
 from service.faq.imports import WRITERS, BadLinesError, check_file, faults_by_line
@@ -154,7 +154,13 @@ def import_(
     """Import a CSV, JSONL or XLSX FILE in one write; makes the collection if it is not there."""
     settings = read_settings({**flags, **NO_CLASSIFIERS, "ner_bundle": OFF})
     with _refusals():
-        found = read_entries(file)
+        try:
+            found = read_entries(file)
+        except FaqFileError as error:
+            named = error.message if error.message.startswith(file.name) else f"{file.name}: {error.message}"
+            raise click.ClickException(named) from error
+        if found.metadata_columns:
+            click.echo(f"{file}: columns kept as metadata: {', '.join(found.metadata_columns)}", err=True)
         for bad in found.bad_lines:
             click.echo(f"{file}, {found.unit} {bad.number} is left out: {bad.reason}", err=True)
         try:
@@ -165,7 +171,7 @@ def import_(
             raise click.ClickException(f"nothing of {file} is taken: {reason}") from error
 
     async def work(catalogue: FaqCatalogue) -> None:
-        with _progress("embedding") as progress, faults_by_line(found):
+        with _progress(f"embedding {file.name}") as progress, faults_by_line(found):
             report = await catalogue.upsert(
                 collection, found.entries, on_duplicate=on_duplicate, progress=progress
             )

@@ -94,7 +94,14 @@ def embed(
 @_texts
 @click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True, help="Hits per query.")
 @click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits that score less.")
-@click.option("--collection", default=DEFAULT_COLLECTION, show_default=True, help="Which one is searched.")
+@click.option(
+    "--collection",
+    "-c",
+    default=DEFAULT_COLLECTION,
+    show_default=True,
+    metavar="NAME",
+    help="Which one is searched.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["hybrid", "dense", "lexical"]),

@@ -81,6 +81,28 @@ def test_every_bad_line_is_told_and_the_rest_is_taken_unless_strict(tmp_path: Pa
     assert "default: 1 added, 0 replaced, 0 unchanged, 0 skipped, 2 bad lines" in result.stdout
 
 
+def test_columns_that_are_no_field_are_told(tmp_path: Path) -> None:
+    """A misspelt one, and all wordings in it, would be metadata without a word."""
+    file = tmp_path / "faq.csv"
+    file.write_text("question,alternate,answer,price:number\nq,r|s,a,7\n", encoding="utf-8")
+    result = _faq("import", str(file))
+    assert result.exit_code == 0
+    assert f"{file}: columns kept as metadata: alternate, price\n" in result.stderr
+
+
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    """Of several in a script one has to be found."""
+    for name, content, said in (
+        ("faq.csv", "question,anser\nq,a\n", "Error: faq.csv: the header has no column answer"),
+        ("faq.docx", "", "Error: faq.docx: not one of .jsonl"),
+    ):
+        file = tmp_path / name
+        file.write_text(content, encoding="utf-8")
+        complaint = _refused("import", str(file))
+        assert said in complaint
+        assert complaint.count(name) == 1
+
+
 @pytest.mark.parametrize("policy", ["replace", "skip", "error"])
 def test_an_id_that_is_taken_is_treated_as_asked(shop: Path, policy: str) -> None:
     """As over HTTP."""
