@@ -108,8 +108,9 @@ class BudgetTuner:
             return known
         measured = measure_budget(bundle, engine, pad_token_id)
         if measured is None:
-            logger.warning(
-                "%s runs batches of %d tokens; there was no time to measure which are the quickest",
+            logger.info(
+                "%s runs batches of %d tokens; there was no time to measure which are the quickest, so the "
+                "next start measures",
                 name,
                 DEFAULT_BATCH_TOKENS,
             )
