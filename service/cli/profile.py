@@ -90,8 +90,8 @@ def profile(
     """Show what the bundle NAME, or the bundle in folder NAME, spends its time on.
 
     TEXTS is a file with one text a line (`-` reads standard input); they are packed into batches of like
-    length, as the service does. Times are the least of some repeats: what else runs on the machine can only
-    add to them.
+    length, as the service does. ONNX Runtime computes, in float32, whatever engine the service chooses. Times
+    are the least of some repeats: what else runs on the machine can only add to them.
     """
     if (texts is None) == (not shapes):
         raise click.UsageError("give a file of texts, or shapes such as --shape 32x16")
@@ -99,6 +99,9 @@ def profile(
     try:
         bundle = Bundle.load(find_bundle(models_dir, name), verify_hashes=False)
         if texts is None:
+            longest, limit = max(tokens for _, tokens in shapes), bundle.manifest.max_tokens
+            if longest > limit:
+                raise click.ClickException(f"--shape: {longest} tokens in a row, the model reads {limit}")
             for rows, tokens in shapes:
                 batch = _random_batch(bundle, rows, tokens)
                 click.echo(f"{rows} rows of {tokens} tokens, {threads} threads, ms")
