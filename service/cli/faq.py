@@ -319,7 +319,8 @@ def restore(snapshot: str, *, yes: bool, **flags: str | None) -> None:
     if not file.is_file():
         raise click.ClickException(f"there is no snapshot {snapshot}; `conche faq snapshots` lists them")
     if not yes:
-        click.confirm(f"All collections in {path} are replaced. Go on?", abort=True, err=True)
+        question = f"All collections in {path} are replaced (--yes does not ask). Go on?"
+        click.confirm(question, abort=True, err=True)
     with _refusals():
         path.parent.mkdir(parents=True, exist_ok=True)
         SqliteFaqStore.restore(file, path)
