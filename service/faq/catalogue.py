@@ -42,7 +42,7 @@ from service.faq.embedding import (
     embed_texts,
     model_fingerprint,
 )
-from service.faq.entries import FaqEntry
+from service.faq.entries import FaqEntry, are_same
 from service.faq.evaluation import DEFAULT_PRECISION, EVALUATED_HITS, Evaluation, evaluate
 from service.faq.filters import Filter
 from service.faq.index import Hit, Mode
@@ -408,7 +408,7 @@ class FaqCatalogue:
                     place = entries.index(wanted[error.index])
                     error.call_item(f"entries[{place}]", index=place)
                 raise
-            same = sum(_same(entry, there[entry.id]) for entry in wanted if entry.id in there)
+            same = sum(are_same(entry, there[entry.id]) for entry in wanted if entry.id in there)
             replaced = sum(entry.id in there for entry in wanted) - same
             return WriteReport(revision, len(wanted) - replaced - same, replaced, skipped, same)
         raise EntryChangedError("others write the same entries all the time; try again", param="entries")
@@ -754,11 +754,6 @@ def _refuse_duplicates(
         raise DuplicateEntryError(
             f"entries[{position}] has an id that is taken", index=position, param="entries"
         )
-
-
-def _same(one: FaqEntry, other: FaqEntry) -> bool:
-    # As JSON: Python takes True for 1.
-    return one.model_dump_json() == other.model_dump_json()
 
 
 def _patched(entry: FaqEntry, changes: Mapping[str, object]) -> FaqEntry:

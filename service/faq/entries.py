@@ -1,6 +1,7 @@
 """FAQ entries: the record, and its limits. `service.faq.entry_files` reads and writes files of them."""
 
 import hashlib
+import json
 import unicodedata
 from typing import Annotated, Final, Self
 
@@ -102,6 +103,15 @@ class FaqEntry(BaseModel):
     def phrasings(self) -> tuple[str, ...]:
         """The question, then its alternates: all that a query may match."""
         return (self.question, *self.alternates)
+
+
+def are_same(one: FaqEntry, other: FaqEntry) -> bool:
+    """Whether nothing differs but the order of metadata, which files in tables do not keep."""
+    # As JSON: Python takes True for 1, and 7 for 7.0.
+    if one.model_dump_json() == other.model_dump_json():
+        return True
+    sorted_ = (json.dumps(entry.model_dump(), sort_keys=True) for entry in (one, other))
+    return next(sorted_) == next(sorted_)
 
 
 def id_from_question(question: str) -> str:

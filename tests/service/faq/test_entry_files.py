@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.faq.entries import FaqEntry, id_from_question
+from service.faq.entries import FaqEntry, are_same, id_from_question
 from service.faq.entry_files import (
     BadLine,
     FaqFileError,
@@ -223,6 +223,18 @@ def test_alternates_that_say_nothing_new_are_left_out() -> None:
     """Each wording is embedded once."""
     entry = FaqEntry(id="1", question=" q ", answer="a", alternates=("q", "r ", "r"))
     assert entry.phrasings == ("q", "r")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "same"),
+    [({"b": 1, "a": 2}, True), ({"a": 2, "b": True}, False), ({"a": 2.0, "b": 1}, False), ({"a": 2}, False)],
+)
+def test_the_order_of_metadata_is_no_difference_and_their_types_are(
+    metadata: dict[str, bool | int | float | str], *, same: bool
+) -> None:
+    """A table has its columns in an order of its own; Python takes 2 for 2.0 and 1 for True."""
+    one = FaqEntry(id="1", question="q", answer="a", metadata={"a": 2, "b": 1})
+    assert are_same(one, one.model_copy(update={"metadata": metadata})) is same
 
 
 def test_an_entry_survives_a_round_trip_through_json() -> None:
