@@ -134,7 +134,7 @@ def test_a_start_without_usable_files_is_one_line(models_folder: Path) -> None:
 @pytest.mark.parametrize("alone", ["tls_cert", "tls_key"])
 def test_one_file_without_the_other_stops_the_start(alone: str) -> None:
     """Or the service would be plain while its operator believes otherwise."""
-    with pytest.raises(InvalidSettingsError, match="tls_cert and tls_key"):
+    with pytest.raises(InvalidSettingsError, match="CONCHE_TLS_CERT and CONCHE_TLS_KEY"):
         load_settings({(alone,): "file"}, {})
 
 
