@@ -4,7 +4,8 @@ Three versions of each entry meet: the one in the file now, the one that the fil
 in, and the one in the collection. What changed in the file is written; what left the file is deleted, unless
 somebody changed it in the collection since; what did not change in the file is left alone, so that changes
 and deletions made over HTTP outlive a restart. An empty collection takes the whole file. Of a file with
-records that cannot be read nobody knows what left it, so nothing is deleted then.
+records that cannot be read nobody knows what left it, so nothing is deleted then, but for what is left of the
+built-in set, which stands in no file of anybody's.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from service.errors import ServiceError, UnknownCollectionError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.embedding import Progress
 from service.faq.entries import FaqEntry
+from service.faq.entry_files import demo_entries
 from service.faq.json_files import write_json
 
 logger = logging.getLogger(__name__)
@@ -82,8 +84,11 @@ async def bring_in(
     if is_whole:
         await _delete_what_left(catalogue, left)
     else:
-        await _warn_of_what_stays(catalogue, left)
-        now |= left  # for a start whose file can be read whole
+        built_in = {_digest(entry) for entry in demo_entries()}
+        await _delete_what_left(catalogue, {id_: left[id_] for id_ in left if left[id_] in built_in})
+        kept = {id_: digest for id_, digest in left.items() if digest not in built_in}
+        await _warn_of_what_stays(catalogue, kept)
+        now |= kept  # for a start whose file can be read whole
     try:
         await asyncio.to_thread(write_json, memory, {"entries": now})
     except OSError as error:

@@ -8,6 +8,7 @@ from model.runtime.bundle import Manifest
 from service.errors import InvalidInputError
 from service.faq.catalogue import FaqCatalogue
 from service.faq.entries import FaqEntry
+from service.faq.entry_files import demo_entries
 from service.faq.source_file import bring_in
 from tests.service.faq.conftest import OpenCatalogue
 from tests.service.faq.hashing_embedder import HashingEmbedder
@@ -80,6 +81,17 @@ async def test_nothing_is_deleted_for_a_file_that_cannot_be_read_whole(
     assert await _answers(catalogue) == {"b": "new", "c": "from the file"}, (
         "what left it goes once it is in order"
     )
+
+
+async def test_the_built_in_set_goes_for_a_file_of_ones_own_with_a_bad_line(
+    open_catalogue: OpenCatalogue, tmp_path: Path
+) -> None:
+    """Its entries cannot stand in what could not be read, and an invented shop must not answer."""
+    catalogue = open_catalogue()
+    memory = tmp_path / "memory.json"
+    await bring_in(catalogue, demo_entries(), memory, only_if_empty=True)
+    await bring_in(catalogue, FILE[:1], memory, is_whole=False)
+    assert set(await _answers(catalogue)) == {"a"}
 
 
 async def test_an_entry_at_fault_is_named_by_its_place_among_all(
