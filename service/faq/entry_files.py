@@ -114,7 +114,7 @@ def read_csv(data: bytes) -> EntryFile:
     Columns, in any order and case: ``question`` and ``answer``; optionally ``id`` (else made from the
     question), ``alternates`` and ``tags`` (several in one cell parted by ``|`` or line ends, or a JSON list),
     ``language``, ``enabled`` (true/false, yes/no, 1/0), ``metadata`` (a JSON object). Every other column
-    becomes metadata: text, or what the end of its name says, ``price:number`` or ``in_stock:boolean``
+    becomes metadata: text, unless the end of its name says ``price:number`` or ``in_stock:boolean``
     (filters compare by type, and digits alone may as well be a telephone number). Comma, semicolon or tab
     parts the cells. An apostrophe before ``=``, ``+``, ``-`` or ``@`` is taken off, as spreadsheets do:
     `write_csv` puts it there.
@@ -128,6 +128,8 @@ def read_csv(data: bytes) -> EntryFile:
 
 def read_xlsx(data: bytes) -> EntryFile:
     """Read the first sheet of an Excel workbook, laid out as `read_csv` says; formulas count by their value.
+
+    Metadata keeps the types of its cells where the column's name says none.
 
     Raises:
         FaqFileError: not a workbook, one past the limits of `service.faq.workbook`, or a needed column is
@@ -247,7 +249,8 @@ def utf8(data: bytes) -> bytes:
 
 
 # Of a column that becomes metadata: its name there, and what its cells are.
-_TYPED: Final = re.compile(r"(.+):(number|boolean)", re.DOTALL)
+# A colon may be one of a Chinese keyboard.
+_TYPED: Final = re.compile(r"(.*\S)\s*[:：]\s*(number|boolean)", re.DOTALL | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"-?[0-9]{1,300}")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
 _FIELDS: Final = ("id", "question", "answer", "alternates", "language", "tags", "enabled", "metadata")
@@ -385,7 +388,7 @@ def _typed(name: str) -> tuple[str, str | None]:
     found = _TYPED.fullmatch(name)
     if found is None or not _can_head(found[1]):
         return name, None
-    return found[1].rstrip(), found[2]
+    return found[1], found[2].casefold()
 
 
 def _value(name: str, cell: Cell, shown: str, type_: str | None) -> MetadataValue:

@@ -137,6 +137,22 @@ def test_a_column_may_say_that_it_holds_numbers_or_flags(mark: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("header", ["Price:Number", "Price : number", "Price：number"])
+def test_a_type_is_read_as_people_write_it(header: str) -> None:
+    """In any case, with spaces, and with the colon of a Chinese keyboard."""
+    result = read_csv(f"question,answer,{header}\nq,a,5\n".encode())
+    assert result.metadata_columns == ("Price",)
+    assert result.entries[0].metadata == {"Price": 5}
+
+
+@pytest.mark.parametrize("header", ["id:number", "id :number", "ID : Number"])
+def test_a_field_with_a_type_is_no_metadata_of_the_fields_name(header: str) -> None:
+    """It keeps its whole name, which shows in the report."""
+    result = read_csv(f"{header},question,answer\n5,q,a\n".encode())
+    assert result.metadata_columns == (header,)
+    assert result.entries[0].metadata == {header: "5"}
+
+
 @pytest.mark.parametrize("cell", ["7 EUR", "1.000,5", "0x10", "1_000", "nan", "1e999", "٣", "--1"])
 def test_a_cell_that_is_no_number_makes_a_bad_line(cell: str) -> None:
     """It would be a text among numbers, which no range holds of."""
