@@ -498,7 +498,7 @@ class _Opener:
         if self.settings.on_bundle_error == "exit":
             raise StartupError(f"{route}: {reason}")
         logger.error("%s is not available: %s", route, reason)
-        self.services.absences[route] = Absence(self._without_folders(reason), kind, in_full=reason)
+        self.services.absences[route] = Absence(self._without_folders(reason), kind)
 
     def _without_folders(self, reason: str) -> str:
         """What callers are told: files by their names, not where they lie on this machine."""

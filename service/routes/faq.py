@@ -264,9 +264,10 @@ async def import_file(
     """Import a CSV, JSONL or XLSX file in one write: all of its good lines, or on any failure none.
 
     A table has a header with `question` and `answer`, and optionally `id`, `alternates`, `tags` (several in
-    one cell parted by a bar), `language`, `enabled` and `metadata`; any other column becomes metadata: text,
-    or numbers or flags if its name says so (`price:number`, `in_stock:boolean`). Every line that was left out
-    is reported with its number and the reason.
+    one cell parted by a bar), `language`, `enabled` and `metadata`; any other column becomes metadata: text
+    in a CSV, of the cell's type in a workbook, and in both numbers or flags if its name says so
+    (`price:number`, `in_stock:boolean`). Every line that was left out is reported with its number and the
+    reason.
     """
     read = READERS[_file_type(request)]
     file = await asyncio.to_thread(read, await request.body())
